@@ -146,7 +146,7 @@ def item_eq(x):
 
 @fits
 def double_edge(x):
-    t = torch.full((), 0.1, device=x.device) + 0 * x.sum()
+    t = torch.full((), 0.1, device=x.device) * (1 - (x.sum() > 0) * 0.5)
     if t.item() > 0.1:
         y = x * 2
     else:
@@ -187,7 +187,7 @@ def nested(x):
     y = x * 1
     while y.sum() < 30:
         z = y
-        while z.sum() < 3:
+        while z.sum() < 12:
             z = z + 1
         if z.max() > 4:
             z = z * 1.1
@@ -200,7 +200,7 @@ def nested_keep(x):
     y = x * 1
     n = 0
     while y.sum() < 30 and n < 7:
-        if y.max() > 1e9:
+        if y.max() > 2:
             y = y * 2
         n += 1
         y = y + 1
@@ -314,7 +314,7 @@ def ints(x):
 
 @fits
 def floats(x):
-    third = x.sum() * 0 + torch.full((), 1.0, device=x.device) / 3
+    third = torch.full((), 1.0, device=x.device) / (3 + (x.sum() > 0) * 1.0)
     y = x * 1
     if third.item() > 1 / 3:  # as doubles, which float32 cannot tell apart
         y = y * 2
@@ -329,7 +329,7 @@ def out_in_list(x):
     return [y, {"k": y}]
 
 
-@stays("written to later")
+@stays("is written to or told apart")
 def alias_write_after(x):
     y = x + 0
     z = y
@@ -351,7 +351,7 @@ def alias_write_before(x):
     return y + z
 
 
-@stays("written to later")
+@stays("is written to or told apart")
 def inplace_input(x):
     y = x
     if x.sum() > 0:
@@ -419,7 +419,7 @@ def outer_returned(x):
     return y
 
 
-@stays("written to later")
+@stays("is written to or told apart")
 def outer_written(x):
     y = WEIGHT
     if x.sum() > 0:
@@ -559,7 +559,7 @@ def none(x):
     return x if e is None else e
 
 
-@stays("written to later")
+@stays("is written to or told apart")
 def view_write_later(x):
     y = x * 1
     v = y[:4]
@@ -569,7 +569,7 @@ def view_write_later(x):
     return y + 0
 
 
-@stays("written to later")
+@stays("is written to or told apart")
 def two_names(x):
     y = x * 1
     if x.sum() > 0:
@@ -666,7 +666,7 @@ def strides_change(x):
 @stays("compares a number with a tensor")
 def number_and_tensor(x):
     t = torch.full((), 0.1, device=x.device)
-    if (t.double() + 0 * x.sum()).item() > 0 * x.sum() + t:
+    if (t.double() + (x.sum() > 0) * 1.0).item() > 0 * x.sum() + t:
         y = x * 2
     else:
         y = x * 3

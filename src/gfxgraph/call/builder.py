@@ -16,6 +16,7 @@ from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
 from ..graph.lift import EffectsError, Lifting
+from ..graph.lowering import OutgrownError, Ways
 from ..graph.pool import GraphPool
 from ..graph.session import AroundAutograd, LayoutError, Target
 from ..interpose.interrupts import interrupt_in
@@ -118,6 +119,7 @@ class Builder:
         self.graph_pools = graph_pools
         self._entries, self._options, self._keys = entries, options, keys
         self.compiled = self._new_compiled()
+        self._ways = Ways() if options.branching == "device" else None
 
     def forget(self) -> None:
         """Start anew."""
@@ -166,6 +168,9 @@ class Builder:
             if wanted.unproven:
                 return _as_ours(error)
             self._entries.autograd |= isinstance(error, AroundAutograd)
+            if isinstance(error, OutgrownError) and wanted.extends is not None:
+                self._capture_anew(wanted.key, wanted.extends)
+                return None
             if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
             if isinstance(error, ChangesArgument) and self._keys.objects.give_up(wanted.call):
@@ -238,6 +243,16 @@ class Builder:
             entry.release()
         elif tree is not None:
             entry.take_over(tree)
+            if entry.captured is not None and entry.captured.could_be_lowered:
+                self._capture_anew(key, entry)
+
+    def _capture_anew(self, key: Any, entry: Entry) -> None:
+        """Let go of a tree: calls have gone each way now, and the device can decide instead."""
+        entries = self._entries
+        with entries.lock:
+            if entries.get(key) is entry:
+                entries.drop(key)
+        entries.release_dropped()
 
     def fast_path(self, entry: Entry, call: Call) -> FastPath:
         """A function that recognises calls like this one, and replays the graph."""
@@ -406,6 +421,7 @@ class Builder:
             first_outputs=None if first is None else first[0],
             objects=body.objects,
             is_lifted=body.is_lifted,
+            ways=self._ways,
         )
         known = self._keys.objects
         body.there, body.apart, body.may_store = met.met(), known.classes, self._may_store
@@ -445,7 +461,6 @@ class Builder:
             warmup=self._options.warmup,
             tolerance=self._tolerance,
             branching=self._options.branching != "off",
-            lowers=self._options.branching == "device",
             share_inputs=self._keys.shares_inputs,
             admit=functools.partial(self._make_room, site),
             timed=timed or (code is not None and code.measure),

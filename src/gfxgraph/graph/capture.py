@@ -33,6 +33,7 @@ from .first_call import one_shots_before, raise_if_moved
 from .lift import EffectsError, lift_among
 from .locks import inside_gfxgraph
 from .lookups import REGISTERED
+from .lowering import OutgrownError
 from .pool import GraphPool
 from .reads import Reads
 from .rebinding import prove
@@ -59,7 +60,6 @@ class CaptureOptions:
         admit: raises if there is no room for what takes so many bytes at its peak.
         timed: whether calls are to be timed, see ``CapturedGraph.time_call``.
         rebind: numbers of inputs to read where the caller has them, if that is proven safe.
-        lowers: whether the device decides where ``if`` and ``while`` read data, if it can.
     """
 
     warmup: int
@@ -69,7 +69,6 @@ class CaptureOptions:
     admit: Callable[[int], None] = lambda peak_bytes: None
     timed: bool = False
     rebind: frozenset[int] = frozenset()
-    lowers: bool = False
 
 
 def capture(
@@ -133,10 +132,15 @@ def capture(
         _refuse_foreign_tensors(session, eager)
         if extends is not None and extends.lowering is not None:
             session.lowering = extends.lowering
-            with graph_pool.on_stream():
-                eager.recording, _ = session.record_again()
-        elif options.lowers and extends is None and not target.compiled:
-            lower(session, eager)
+            try:
+                with graph_pool.on_stream():
+                    eager.recording, _ = session.record_again()
+            except CaptureError as error:
+                if not extends.lowering.learn():
+                    raise
+                raise OutgrownError(str(error)) from error
+        elif target.ways is not None and not target.compiled:
+            lower(session, eager, target.ways, extends is None)
         options.admit(eager.recording.peak_bytes)
         if static_inputs is not None:
             session.static_inputs = list(static_inputs)
@@ -153,6 +157,8 @@ def capture(
         _refuse_changed(session)
         _refuse_locks(session, extends)
     captured = _captured(session, eager, extends)
+    if target.ways is not None:
+        target.ways.ran |= session.ran
     return dataclasses.replace(
         captured,
         groups=captured.groups | issued.groups,
@@ -480,6 +486,7 @@ def _captured(
         differentiates=recording.differentiates,
         decided_at=recording.decided_at,
         lowering=session.lowering,
+        could_be_lowered=session.could_be_lowered,
     )
     return captured if extends is None else extends.with_path(captured)
 

@@ -71,6 +71,7 @@ class CapturedGraph:
         rebinding: the inputs that it can read where the caller has them; ``None``: there are none.
         decided_at: where the device decides first how the call goes on; ``None``: nowhere.
         lowering: the statements at which the device decides, also on each further path.
+        could_be_lowered: whether the device could decide in a new tree of graphs.
     """
 
     root: Segment
@@ -108,6 +109,7 @@ class CapturedGraph:
     rebinding: Rebinding | None = None
     decided_at: Source | None = None
     lowering: Lowering | None = None
+    could_be_lowered: bool = False
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""

@@ -12,7 +12,7 @@ from ..errors import CaptureError
 from ..record.explain import explain
 from ..record.recorder import Event, Recording
 from ..stats import log
-from .lowering import Lowering
+from .lowering import Lowering, Ways
 from .segments import Segment
 from .session import CaptureSession, Failed, Traced
 from .warm_up import WarmedUp, confirm, report_line
@@ -23,14 +23,31 @@ __all__ = ["capture_with_fallbacks", "lower"]
 _MAX_FORCED = 8
 
 
-def lower(session: CaptureSession, eager: WarmedUp) -> None:
+def lower(session: CaptureSession, eager: WarmedUp, ways: Ways, is_new: bool) -> None:
     """Record once more, with the device deciding where it can.
 
     What was found is put into ``session`` and ``eager``, unless the host reads more than before.
+
+    Args:
+        session: of the capture.
+        eager: what warming up found.
+        ways: what is known of the sites of the callable.
+        is_new: whether a new tree is captured. A path of another one stays as it is; whether a new
+            tree would be better is noted.
     """
     if eager.recording.compiles or not eager.recording.breaks():
         return
-    lowering, reads = Lowering(eager.recording.breaks()), session.reads
+    lowering, reads = Lowering(eager.recording.breaks(), ways), session.reads
+    if not lowering.is_empty:
+        session.rewind()
+        with session.pool.on_stream(), lowering.noting():
+            session.run()
+        session.rewind()
+        session.ran = lowering.ran
+        lowering.drop_unknown()
+    session.could_be_lowered = not (is_new or lowering.is_empty)
+    if not is_new:
+        return
     session.lowering = lowering
     found: Recording | None = None
     while not lowering.is_empty:

@@ -7,6 +7,8 @@ of them, a *site*, has to be proven while that recording runs:
 
 - Its bodies only compute: no operation in them writes to memory from before. What else no body can
   hold, a trial finds out, as for ``cond`` that is called by hand.
+- All its ways have run before, in calls that were captured as they ran: a trial runs the Python of
+  both branches, and code that the program has not run yet may do anything.
 - What a site gives lies in new memory, while a statement may leave a name bound to what it was
   bound to before. So nothing after it may be able to tell: nobody writes to either memory, and the
   results of the function do not show which one they lie in.
@@ -23,7 +25,7 @@ import threading
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -39,15 +41,35 @@ from .control_flow import Choice, Loop, decide, flag, is_on_device
 from .rewriting import Rewritten
 from .sites import Site
 
-__all__ = ["Lowering", "SiteError"]
+__all__ = ["Lowering", "OutgrownError", "SiteError", "Ways"]
 
 
 class SiteError(CaptureError):
     """A site stays a statement."""
 
 
+class OutgrownError(CaptureError):
+    """A tree of graphs holds a site for which the device cannot decide on a new path."""
+
+
+@dataclass
+class Ways:
+    """What is known of the sites of a callable.
+
+    Attributes:
+        ran: code, number of the site, and which way: those that calls have taken and that a graph
+            has held.
+        stuck: code and number of sites that no graph can hold.
+    """
+
+    ran: set[tuple[types.CodeType, int, int]] = field(default_factory=set)
+    stuck: set[tuple[types.CodeType, int]] = field(default_factory=set)
+
+
 class _Active(threading.local):
     lowering: Lowering | None = None
+    #: Whether statements note which way they take, and run as they were written.
+    notes = False
 
 
 _active = _Active()
@@ -58,13 +80,17 @@ class Lowering:
 
     Args:
         events: where a recording has read values of the device.
+        ways: what is known of the sites.
 
     Attributes:
+        ran: the ways that were noted, see :class:`Ways`.
         why: for each site that stays a statement, where it is and why.
     """
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[Event], ways: Ways) -> None:
         self.why: dict[str, str] = {}
+        self.ran: set[tuple[types.CodeType, int, int]] = set()
+        self._ways = ways
         self._sites: list[_Chosen] = []
         self._failed: tuple[_Chosen, str] | None = None
         #: Names of what sites gave in this run, and may have been there before.
@@ -79,6 +105,32 @@ class Lowering:
     def is_empty(self) -> bool:
         """Whether there is no site."""
         return not self._functions
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Inside, this thread notes which ways the statements take."""
+        before, _active.notes = _active.notes, True
+        try:
+            with self.on():
+                yield
+        finally:
+            _active.notes = before
+
+    def drop_unknown(self) -> None:
+        """Give up the sites whose ways have not all been taken, or that are known to be stuck."""
+        for one in list(self._sites):
+            if one not in self._sites:
+                continue
+            code, site = one.rewritten.code, one.site
+            needed = (0, 1) if site.kind == "if" else (1,)
+            if (code, site.number) in self._ways.stuck:
+                self._drop(one, "it was tried before")
+            elif not {(code, site.number, way) for way in needed} <= self._ways.ran | self.ran:
+                # Where this is inside of another one, the host would have to decide in a body.
+                for other in [o for o in self._sites if o.rewritten is one.rewritten]:
+                    if other is one or other.site.number in site.within:
+                        self._drop(other, "no call has gone each way so far")
+        self._compile()
 
     def _meet(self, event: Event) -> None:
         if event.at is None or event.point.kind != "read":
@@ -208,6 +260,7 @@ class Lowering:
         one, why = self._failed
         self._failed = None
         if one in self._sites:
+            self._ways.stuck.add((one.rewritten.code, one.site.number))
             self._drop(one, why)
         self._compile()
         return True
@@ -250,7 +303,12 @@ _Sites: TypeAlias = "dict[int, _Chosen]"
 
 
 def _lowers(sites: _Sites, number: int) -> bool:
-    return _active.lowering is not None and number in sites
+    return _active.lowering is not None and not _active.notes and number in sites
+
+
+def _ran(sites: _Sites, number: int, way: int) -> None:
+    if _active.notes and _active.lowering is not None:
+        _active.lowering.ran.add((sites[number].rewritten.code, number, way))
 
 
 def _choose(
@@ -291,9 +349,9 @@ def _loop(
     one = sites[number]
     for name, value in zip(names, carry, strict=True):
         if type(value) is not torch.Tensor or not _is_on_device(value):
-            what = _described(value)
+            kind = _described(value)
             raise one.error(
-                f"{name} is {what}, and only plain tensors of the device are carried on"
+                f"{name} is {kind}, and only plain tensors of the device are carried on"
             )
         _require_plain(one, value)
     gave, count, device = _Gave(one), len(carry), carry[0].device
@@ -547,7 +605,7 @@ class _Gave:
         recorder.protect(gave | given.old, lambda: one.error(_WRITES))
 
 
-_WRITES = "what it gives, or what was there before, is written to later"
+_WRITES = "what it gives, or what was there before, is written to or told apart later"
 
 
 _HELPERS: dict[str, Callable[..., Any]] = {
@@ -555,6 +613,7 @@ _HELPERS: dict[str, Callable[..., Any]] = {
     "loop": _loop,
     "turns": _turns,
     "choose": _choose,
+    "ran": _ran,
     "both": _both,
     "either": _either,
     "negated": _negated,

@@ -30,6 +30,7 @@ HELPERS = (
     "lowers",
     "loop",
     "choose",
+    "ran",
     "turns",
     "both",
     "either",
@@ -84,10 +85,12 @@ class Rewritten:
         line, last_line, column, last_column = self._positions[instruction // 2]
         if line is None or last_line is None or column is None or last_column is None:
             return None
+        at = line, column, last_line, last_column
         found = [
             site
             for site in self.sites
-            if any(
+            if at in site.statements
+            or any(
                 (test[0], test[1]) <= (line, column)
                 and (last_line, last_column) <= (test[2], test[3])
                 for test in site.tests
@@ -203,6 +206,10 @@ class _Replace(ast.NodeTransformer):
         if isinstance(node, ast.IfExp):
             return _chosen_value(one)
         replaced = _chosen(one) if isinstance(node, ast.If) else _looped(one)
+        at = int(one.first)  # behind the `if ...: break`
+        one.node.body = [*one.node.body[:at], _ran(one, 1), *one.node.body[at:]]
+        if isinstance(node, ast.If):
+            node.orelse = [_ran(one, 0), *node.orelse]
         asks = _call("lowers", one)
         return ast.copy_location(ast.If(asks, replaced, [one.node]), node)
 
@@ -269,14 +276,23 @@ def _returned(one: Found, yes: list[ast.stmt], no: list[ast.stmt]) -> list[ast.s
         ),
     ]
     asks = _call("lowers", one)
-    kept = ast.copy_location(ast.If(node.test, yes, []), node)
-    return [ast.copy_location(ast.If(asks, parts, [kept, *no]), node)]
+    kept = ast.copy_location(ast.If(node.test, [_ran(one, 1), *yes], []), node)
+    return [ast.copy_location(ast.If(asks, parts, [kept, _ran(one, 0), *no]), node)]
+
+
+def _ran(one: Found, way: int) -> ast.stmt:
+    """Notes which way the statement took."""
+    noted = ast.Expr(_call("ran", one, ast.Constant(way)))
+    return ast.copy_location(noted, one.node)
 
 
 def _chosen_value(one: Found) -> ast.expr:
     node = one.node
     asks = _call("lowers", one)
     choice = _choice(one, _lambda(node.body), _lambda(node.orelse))
+    for way, name in enumerate(("orelse", "body")):
+        both = _tuple([_call("ran", one, ast.Constant(way)), getattr(node, name)])
+        setattr(node, name, ast.Subscript(both, ast.Constant(1), ast.Load()))
     return ast.copy_location(ast.IfExp(asks, choice, node), node)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Literal, TypeAlias, TypeGuard
 
 import torch
@@ -33,7 +34,7 @@ from .compare import Tensors
 from .control_flow import in_place_of_torchs
 from .lift import lift_among
 from .locks import LOCK, inside_gfxgraph, no_garbage_collection, release_waiting
-from .lowering import Lowering
+from .lowering import Lowering, Ways
 from .native import NativeGraph
 from .pool import GraphPool
 from .reads import Reads
@@ -99,6 +100,7 @@ class Target:
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
         objects: the objects and dicts that it is given, and what it reads of them.
+        ways: of a function in which the device decides where it can, what is known of it.
         is_lifted: whether it takes what it reads of its state as an argument, and gives what it
             has stored there as a result.
     """
@@ -111,6 +113,7 @@ class Target:
     first_outputs: list[torch.Tensor] | None = None
     objects: StaticObjects = field(default_factory=StaticObjects)
     is_lifted: bool = False
+    ways: Ways | None = None
 
 
 @dataclass
@@ -156,6 +159,8 @@ class CaptureSession:
         judge: says how a tensor differs from what it should be; ``None``: nothing is compared.
         keeps_graph: whether the graph can be changed later on.
         lowering: the statements at which the device decides; ``None``: at none.
+        ran: the ways that such statements took in this call.
+        could_be_lowered: whether the device could decide in a new tree of graphs.
         traced: what was captured.
     """
 
@@ -173,6 +178,8 @@ class CaptureSession:
     judge: Judge | None = None
     keeps_graph: bool = False
     lowering: Lowering | None = None
+    ran: set[tuple[CodeType, int, int]] = field(default_factory=set)
+    could_be_lowered: bool = False
     traced: Traced | None = None
     #: The arguments of the newest :meth:`trace`; what held the method would hold itself.
     _traced_with: dict[str, Any] = field(default_factory=dict, init=False)
@@ -270,8 +277,8 @@ class CaptureSession:
             try:
                 with (
                     in_place_of_torchs(),
-                    self.reads.recording() if with_reads else nullcontext(),
                     self._lowered(),
+                    self.reads.recording() if with_reads else nullcontext(),
                 ):
                     self.reads.require_seen()
                     outputs = self.target.function()

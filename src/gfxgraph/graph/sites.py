@@ -49,6 +49,8 @@ class Site:
         kind: the keyword.
         line: where it is.
         tests: ranges of source (line, column, last line, last column) that decide.
+        statements: those of the statements that these stand in. Some versions of Python count the
+            jump at a test to its statement.
         within: numbers of the sites around it.
         why: why it has to stay as it is; empty: it may be replaced.
     """
@@ -57,6 +59,7 @@ class Site:
     kind: Literal["if", "while", "for"]
     line: int
     tests: tuple[_Range, ...]
+    statements: tuple[_Range, ...]
     within: tuple[int, ...]
     why: str
 
@@ -154,15 +157,27 @@ def _site(
 ) -> Found | None:
     kind: Literal["if", "while", "for"]
     if isinstance(node, (ast.If, ast.IfExp)):
-        kind, tests = "if", [node.test]
+        kind, tests, around = "if", [node.test], [node]
     else:
         leaves, first = _leaves(node)
+        around = [node, *([] if leaves is None else [node.body[0 if first else -1]])]
         kind = "while" if isinstance(node, ast.While) else "for"
         tests = [node.test] if kind == "while" else []
         tests += [leaves] if leaves is not None else []
     if not tests:
         return None
-    one = Found(Site(number, kind, node.lineno, tuple(map(_range, tests)), within, ""), node)
+    one = Found(
+        Site(
+            number,
+            kind,
+            node.lineno,
+            tuple(map(_range, tests)),
+            tuple(map(_range, around)),
+            within,
+            "",
+        ),
+        node,
+    )
     try:
         if whole.why:
             raise _Unfit(whole.why)
@@ -178,7 +193,7 @@ def _site(
     return one
 
 
-def _range(node: ast.expr) -> _Range:
+def _range(node: ast.expr | ast.stmt) -> _Range:
     assert node.end_lineno is not None and node.end_col_offset is not None
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
@@ -367,7 +382,7 @@ class Whole:
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        self.compares = any(
+        self.compares = "id" in names or any(
             isinstance(op, (ast.Is, ast.IsNot)) and not isinstance(side, ast.Constant)
             for node in ast.walk(function)
             if isinstance(node, ast.Compare)

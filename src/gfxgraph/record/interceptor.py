@@ -61,6 +61,7 @@ from .questions import (
     GRADS,
     POINTERS,
     REBINDS,
+    TELLS_APART,
     TENSORS_OF_ARRAYS,
     Dependence,
     of_argument,
@@ -244,6 +245,9 @@ class Interceptor:
     def reads_on_host(self, tensors: Iterable[torch.Tensor]) -> None:
         """The host has read these, which are in its memory; a graph uses what came out."""
 
+    def tells_apart(self, tensor: Any, func: Any) -> None:
+        """The function asks what tells a tensor from a copy of it."""
+
     def holds(self, tensor: torch.Tensor, name: str, value: Any) -> None:
         """The function has asked an outside tensor for a tensor that it holds."""
 
@@ -334,6 +338,8 @@ class Interceptor:
                     return func(*args, **kwargs)
                 with self._modes[1]:
                     return self.function(func, args, kwargs)
+            if func in TELLS_APART and args and not (self.quiet or self.handling):
+                self.tells_apart(args[0], func)
             if func in _SPECIAL:
                 return self.function(func, args, kwargs)
             return func(*args, **kwargs)

@@ -21,6 +21,7 @@ __all__ = [
     "GRADS",
     "POINTERS",
     "REBINDS",
+    "TELLS_APART",
     "TENSORS_OF_ARRAYS",
     "Dependence",
     "of_argument",
@@ -141,6 +142,19 @@ BESIDE_LOOK = frozenset(
     }
 )
 """Those whose answer may differ between tensors of the same shape, strides and kind."""
+
+TELLS_APART = frozenset(
+    (
+        torch.Tensor.__hash__,
+        torch.Tensor._is_view,
+        torch.Tensor.is_set_to,
+        torch.Tensor.is_conj,
+        torch.Tensor.is_neg,
+        torch.Tensor.storage_offset,
+        *(_attribute(name).__get__ for name in ("_base", "_version", "is_leaf")),
+    )
+)
+"""Calls that tell a tensor from another one with the same data, dtype, shape and strides."""
 
 ASKED = frozenset({*REBINDS, *_LAYOUT})
 """All calls that ask a tensor for something beside its data, or bind that anew."""

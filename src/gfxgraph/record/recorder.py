@@ -290,6 +290,14 @@ class Recorder(Interceptor):
         finally:
             self._made_here = before
 
+    def tells_apart(self, tensor: Any, func: Any) -> None:
+        """Raise if the tensor may be another one in the next call."""
+        if self._protected and isinstance(tensor, torch.Tensor):
+            with self.unseen():
+                error = self._protected.get(self.name(tensor))
+            if error is not None:
+                raise error()
+
     def protect(self, names: set[int], error: Callable[[], CaptureError]) -> None:
         """See that nobody writes to memory from now on.
 
