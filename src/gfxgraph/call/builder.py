@@ -140,7 +140,7 @@ class Builder:
         kind = describe_key(wanted.call.leaves, wanted.call.spec)
         found: Traits = {}
         try:
-            collectives.raise_if_known()
+            self._refuse_collectives()
             if wanted.is_on_trial:
                 found = traits(wanted.call.fn, wanted.call.leaves, wanted.call.spec)
             self._count(wanted, kind)
@@ -172,6 +172,17 @@ class Builder:
                 self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
                 return error
             return self._refuse(wanted, kind, found, _as_ours(error), answers)
+
+    def _refuse_collectives(self) -> None:
+        """Raise if the caller's own run has issued collectives that keep it from a graph.
+
+        Raises:
+            CaptureError: it has.
+        """
+        splits, why = self._options.collectives != "refuse", ""
+        if self._keys.layout.is_padded:
+            splits, why = False, _PADDED
+        collectives.raise_if_known(splits, why)
 
     def _may_go_on(self, error: EffectsError, call: Call, answers: Answers) -> bool:
         """Whether a graph can store what a call has written, from the next call on."""
@@ -585,6 +596,9 @@ def _place(
     return index, torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
 
 
+_PADDED = (
+    "With buckets a graph would send more than eager execution does, which another rank may be in."
+)
 _STIRS = (
     "a call changes {}, a set, and nothing can put back in which order its items come, or which "
     "one its pop() gives; so no graph is made of that call. Keep such items in a list or a dict, "

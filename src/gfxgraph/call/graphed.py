@@ -88,6 +88,7 @@ def graphed(
     fallback: Literal["eager", "raise"] = "eager",
     max_graphs: int = 32,
     branching: Literal["auto", "off"] = "auto",
+    collectives: Literal["split", "inside", "refuse"] = "split",
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
     dims: Dims | None = None,
     pad: Padding | Mapping[str, Padding] = "auto",
@@ -128,6 +129,9 @@ def graphed(
             its inputs becomes several graphs, and the value read decides which one is next.
             ``"off"``: it runs eagerly, and says which line is the reason. A host read that does
             not depend on the inputs is folded in either case.
+        collectives: what becomes of collectives of ``torch.distributed`` in groups of several
+            ranks (``docs/ranks.md``). ``"split"`` (default): they run eagerly between graphs, and
+            nothing that one rank does matters to another. ``"refuse"``: the function runs eagerly.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
             Default: each shape has a graph of its own.
@@ -177,7 +181,16 @@ def graphed(
             "instead of the number, or leave compile= out."
         )
     options = Options(
-        warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how, tuple(inputs)
+        warmup,
+        outputs,
+        verify,
+        fallback,
+        max_graphs,
+        branching,
+        collectives,
+        of_sizes,
+        how,
+        tuple(inputs),
     )
     given = (dims, pad, larger, out_dims, rows)
     if of_sizes is None and given != (None, "auto", "eager", None, "judge"):

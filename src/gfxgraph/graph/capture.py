@@ -440,7 +440,7 @@ def _captured(
         saved=[region for region in regions if storage_key(region) in early],
         saves_generator=recording.draws is not None and bool(recording.breaks()),
         generators=host.used,
-        calls_user=any(event.point.rule == "no-graph" for event in recording.events),
+        calls_user=any(e.point.rule in ("collective", "no-graph") for e in recording.events),
         guard=eager.state.guard(
             outside,
             folded_from,

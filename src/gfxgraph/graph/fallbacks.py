@@ -49,7 +49,8 @@ def capture_with_fallbacks(
             session.not_compiled = str(failed.explained)
     first: Failed | None = None
     for _ in range(_MAX_FORCED):
-        breaks = eager.recording.breaks()
+        # Whether graphs are cut at collectives was decided before.
+        breaks = [e for e in eager.recording.breaks() if e.point.rule != "collective"]
         if breaks and not branching:
             raise explain(
                 breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'

@@ -1,8 +1,9 @@
 """Sees collectives of ``torch.distributed`` before they are issued.
 
-A run of ours that issues a collective takes part in one that the other ranks may never begin. From
-then on their collectives pair up with the wrong ones, or wait for ever. So we observe the caller's
-own run, and a run of ours raises before anything is sent.
+Each call of the user's issues each collective of the function once, in the order of the function,
+whether a graph answers the call or not. So it never matters to other ranks what this one does. For
+that, a run of ours must issue none: it repeats what came out in the caller's own run, which was
+observed, and raises before it would send anything else.
 
 Python issues collectives through methods of a process group or operators of torch. Both are
 replaced while a thread is observed, and only for that thread. Collectives that C++ issues by itself
@@ -17,18 +18,23 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch._ops import OpOverload
 
 from ..errors import CaptureError
 from ..forking import new_lock
 from ..interpose.patch import intercept
 from ..interpose.source import Source, users_line
+from .effects import tensors_in
+from .exchanges import Exchange, Progress, is_sending
 from .explain import explain
+from .interceptor import current_interceptor
+from .journal import inside_no_graph, is_remembering, is_repeating, perform
 
 __all__ = [
     "Issued",
@@ -43,6 +49,7 @@ __all__ = [
 _METHODS = frozenset(
     (
         "_allgather_base",
+        "_end_coalescing",
         "_reduce_scatter_base",
         "_start_coalescing",
         "all_gather_single",
@@ -87,6 +94,24 @@ _LOCAL = frozenset(
 _MODULES = ("torch.distributed.distributed_c10d", "torch.distributed._functional_collectives")
 
 
+# No graph can be cut at these: they make groups, send objects that Python makes of tensors, or are
+# issued by C++, which goes on with what it had before.
+_WHOLE = frozenset(
+    (
+        "all_gather_object",
+        "broadcast_object_list",
+        "gather_object",
+        "merge_remote_group",
+        "new_group",
+        "recv_object_list",
+        "scatter_object_list",
+        "send_object_list",
+        "split_group",
+    )
+)
+_WHOLE_SPACES = ("c10d::", "symm_mem::")
+
+
 @dataclass(frozen=True)
 class Collective:
     """A collective in a group of several ranks.
@@ -95,15 +120,26 @@ class Collective:
         name: the function or the operator.
         ranks: how many are in its group.
         where: the user's line.
+        group: the name of its group.
+        tensors: shape and dtype of each tensor that it is given.
+        why: more about why its function is not captured, if that is known.
     """
 
     name: str
     ranks: int
     where: Source
+    group: str = ""
+    tensors: tuple[tuple[tuple[int, ...], str], ...] = ()
+    why: str = ""
 
     def error(self) -> CaptureError:
         """The error that says why its function cannot be captured."""
-        return explain("collective", f"{self.name} in a group of {self.ranks} ranks", self.where)
+        what = f"{self.name} in a group of {self.ranks} ranks"
+        return explain("collective", what, self.where, self.why)
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.tensors)
+        return f"{self.name}({given}) in group {self.group or '?'} of {self.ranks} ranks"
 
 
 @dataclass(eq=False)  # two runs may issue the same
@@ -115,12 +151,14 @@ class Issued:
         found: these collectives, in order.
         groups: names of the groups of all collectives.
         stopped: the first that was refused.
+        whole: the first at which no graph can be cut.
     """
 
     refuses: Callable[[], bool] = lambda: False
     found: list[Collective] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
     stopped: Collective | None = None
+    whole: Collective | None = None
 
 
 class _Local(threading.local):
@@ -180,15 +218,23 @@ def known(issued: Issued) -> Iterator[None]:
         _local.known = before
 
 
-def raise_if_known() -> None:
-    """Raise if an earlier run of the function issued a collective.
+def raise_if_known(splits: bool, why: str = "") -> None:
+    """Raise if an earlier run of the function issued a collective that keeps it from a graph.
+
+    Args:
+        splits: whether graphs may be cut at collectives.
+        why: why not.
 
     Raises:
-        CaptureError: it issued a collective.
+        CaptureError: it issued one.
     """
     issued = _local.known
-    if issued is not None and issued.found:
-        raise issued.found[0].error()
+    if issued is None or not issued.found:
+        return
+    if not splits:
+        raise replace(issued.found[0], why=why).error()
+    if issued.whole is not None:
+        raise issued.whole.error()
 
 
 def observe(issued: Issued) -> Callable[[], None]:
@@ -203,27 +249,104 @@ def _is_initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def _issue(name: str, ranks: int, group: str) -> None:
+def _issue(
+    exchange: Exchange, ranks: int, group: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Handle a collective that this thread is about to issue.
 
     Raises:
         CaptureError: it may not.
     """
     observers = _local.observers
-    if not observers:
-        return
-    collective = None
-    if ranks > 1:
-        collective = Collective(_name_of_the_users(name), ranks, users_line())
-    stops = False
+    if not observers or is_sending():
+        return exchange.call(*args, **kwargs)
     for issued in observers:
         issued.groups.add(group)
-        if collective is not None:
-            issued.found.append(collective)
+    if ranks <= 1:
+        return exchange.call(*args, **kwargs)
+    given = tuple(
+        (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors_in(args, kwargs)
+    )
+    name = _name_of_the_users(exchange.name.rpartition("::")[2])
+    collective = Collective(name, ranks, users_line(), group, given)
+    for issued in observers:
+        issued.found.append(collective)
+    if name in _WHOLE or exchange.name.startswith(_WHOLE_SPACES):
+        collective = replace(collective, why="No graph can be cut at this one.")
+        for issued in observers:
+            issued.whole = issued.whole or collective
+        _stop(collective)
+        return exchange.call(*args, **kwargs)
+    return _exchange(exchange, collective, args, kwargs)
+
+
+def _exchange(
+    exchange: Exchange, collective: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Take part, or repeat what came out.
+
+    Raises:
+        CaptureError: it may not, and nothing was sent.
+    """
+    if not is_repeating():
+        _stop(collective)
+        if inside_no_graph() or not is_remembering():
+            return exchange.call(*args, **kwargs)
+    try:
+        interceptor = current_interceptor()
+        if interceptor is not None:
+            return interceptor.exchange(exchange, collective.name, args, kwargs)
+        return perform(exchange, None, *args, **kwargs)
+    except CaptureError as error:  # the function may catch it
+        for issued in _local.observers:
             if issued.refuses():
-                issued.stopped, stops = issued.stopped or collective, True
-    if collective is not None and stops:
+                issued.stopped = issued.stopped or replace(collective, why=str(error))
+        raise
+
+
+def _stop(collective: Collective) -> None:
+    """Raise if a collective may not be sent now.
+
+    Raises:
+        CaptureError: it may not.
+    """
+    stops = False
+    for issued in _local.observers:
+        if issued.refuses():
+            issued.stopped, stops = issued.stopped or collective, True
+    if stops:
         raise collective.error()
+
+
+def _until(exchange: Exchange, args: tuple[Any, ...]) -> Any:
+    """Wait for work that goes on."""
+    if not _local.observers or is_sending():
+        return exchange(*args)
+    return _exchange(exchange, Collective(exchange.name, 0, users_line()), args, {})
+
+
+def _asked(what: str) -> None:
+    """Note that the function asks for more of some work than its end."""
+    if _local.observers and not is_sending():
+        why = "Of work that goes on, graphs know only its end: wait()."
+        collective = Collective(what, 0, users_line(), why=why)
+        for issued in _local.observers:
+            issued.whole = issued.whole or collective
+        _stop(collective)
+
+
+def _about_to_send(exchange: Exchange) -> None:
+    """A replay may be in the middle of a run that sends nothing.
+
+    Raises:
+        CaptureError: it is.
+    """
+    if _local.observers:
+        _stop(Collective(exchange.name, 0, users_line()))
+
+
+Progress.route, Progress.asked = staticmethod(_until), staticmethod(_asked)
+Exchange.about_to_send = staticmethod(_about_to_send)
 
 
 def _name_of_the_users(name: str) -> str:
@@ -266,22 +389,32 @@ def _replace_all() -> None:
         classes.update(c for c in type(group).__mro__ if issubclass(c, tuple(classes)))
     for cls in classes:
         for name in _METHODS & vars(cls).keys():
-            _replace(cls, name, name, _of_method)
+            _replace(cls, name, Exchange(name, getattr(cls, name)), _of_method)
     for op in _operators():
-        _replace(op, "_op", op.__name__.partition(".")[0], _of_operator)
-    _replace(c10d, "_new_process_group_helper", "new_group", _of_all)
+        _replace(op, "_op", _exchange_of(op), _of_operator)
+    new_group = Exchange("new_group", c10d._new_process_group_helper)
+    _replace(c10d, "_new_process_group_helper", new_group, _of_all)
 
 
 def _replace(
-    owner: Any, name: str, collective: str, group_of: Callable[..., tuple[int, str]]
+    owner: Any,
+    name: str,
+    exchange: Exchange,
+    group_of: Callable[..., tuple[int, str]],
 ) -> None:
-    """Issue ``collective`` before each call; ``group_of`` gives size and name of its group."""
+    """Issue ``exchange`` in place of each call; ``group_of`` gives size and name of its group."""
 
     def call(original: Any, *args: Any, **kwargs: Any) -> Any:
-        _issue(collective, *group_of(*args, **kwargs))
-        return original(*args, **kwargs)
+        ranks, group = group_of(*args, **kwargs)
+        return _issue(replace(exchange, call=original), ranks, group, args, kwargs)
 
     _local.replaced.enter_context(intercept(owner, name, call))
+
+
+def _exchange_of(op: Any) -> Exchange:
+    """The exchange that an operator, or all its overloads, is."""
+    overload = op if isinstance(op, OpOverload) else getattr(op, op.overloads()[0])
+    return Exchange(overload._schema.name, op, overload)
 
 
 def _of_method(group: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:

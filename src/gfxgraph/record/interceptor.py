@@ -52,6 +52,7 @@ from .below import (
     read_below,
 )
 from .effects import tensors_in
+from .exchanges import Exchange
 from .journal import note_undefined, perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
@@ -300,6 +301,31 @@ class Interceptor:
         once = functools.partial(perform, fn, None)
         result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
         self._made_by_host((args, kwargs), result)
+        return result
+
+    def exchange(self, fn: Exchange, what: str, args: Any, kwargs: Any) -> Any:
+        """Take part in a collective, which runs eagerly between two graphs.
+
+        Args:
+            fn: does so.
+            what: what the user calls it.
+            args: its arguments.
+            kwargs: its keyword arguments.
+        """
+        with self.quietly():
+            given, written = tensors_in(args, kwargs), fn.written(args, kwargs)
+            keys = list(map(self.name, given))
+            note_undefined(n for n, key in enumerate(keys) if key in self.undefined)
+            for key, tensor in zip(keys, given, strict=True):
+                if key not in self.inside:
+                    self.provenance.see(key, tensor)
+            for tensor in written:
+                if self.name(tensor) not in self.inside:
+                    self.wrote(tensor)
+                self.undefined.discard(self.name(tensor))
+        once = functools.partial(perform, fn, None)
+        result = self.event(Point("collective", what, "call", ()), once, args, kwargs)
+        self._made_by_host(written, result)
         return result
 
     def _made_by_host(self, given: Any, result: Any) -> None:

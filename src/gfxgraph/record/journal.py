@@ -2,6 +2,7 @@
 
 Such a function may count, send or write, so it runs once in each call of the user's: in the
 caller's own run, and in each replay. Warm-up, capture and the first replay repeat its result.
+The same goes for what takes part in a collective (``exchanges.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..device import generator_state
 from ..errors import CaptureError
 from .effects import Same, StorageNames, storage_key, tensors_in
+from .exchanges import Exchange, Progress
 from .handed import Caller, Hands, Plain, hand_out
 from .mutations import Mutations
 
@@ -34,6 +36,8 @@ __all__ = [
     "inside_no_graph",
     "inside_transform",
     "interrupting",
+    "is_remembering",
+    "is_repeating",
     "note_undefined",
     "perform",
 ]
@@ -123,6 +127,19 @@ class _Call:
     moved: frozenset[int] = frozenset()
     laid_out: Mapping[int, tuple[Any, Any, int]] = field(default_factory=dict)
     undefined: frozenset[int] = frozenset()
+    #: Of an exchange that goes on, the tensors that it writes to, until they are in ``written``.
+    under_way: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it took part in a collective."""
+        return isinstance(self.fn, Exchange)
+
+    def settle(self) -> None:
+        """The exchange is over: keep what it has written."""
+        with _unseen():
+            self.written = {n: _copy(tensor) for n, tensor in self.under_way.items()}
+        self.under_way = {}
 
     def preserve(self, tensors: list[torch.Tensor]) -> None:
         """Keep what it has left in ``tensors``, which will be overwritten."""
@@ -150,7 +167,9 @@ class _Call:
                     tensor.as_strided_(sizes, strides, tensor.storage_offset() + by).copy_(value)
                 continue
             with _unseen():
-                same = bool(self.given) and torch.equal(self.given[position], value)
+                # What was in a buffer before something was received there may be anything.
+                same = not self.is_exchange and bool(self.given)
+                same = same and torch.equal(self.given[position], value)
             if not same:
                 with torch.no_grad():
                     given[position].copy_(value)
@@ -183,6 +202,16 @@ class _Local(threading.local):
 
 
 _local = _Local()
+
+
+def is_repeating() -> bool:
+    """Whether this thread repeats calls, and makes none."""
+    return _local.journal is not None and _local.journal._left is not None
+
+
+def is_remembering() -> bool:
+    """Whether this thread remembers the calls that it makes, or goes on after some."""
+    return _local.journal is not None or bool(_local.done)
 
 
 class Journal:
@@ -288,7 +317,7 @@ class Journal:
         """The result of ``fn`` in the first run."""
         assert self._left is not None
         name = _name(fn)
-        if not self._left or self._left[0].fn is not fn:
+        if not self._left or not _is_same(self._left[0].fn, fn):
             raise CaptureError(
                 f"{name} is called in another order than in the call before, and may run only "
                 "once in each call.",
@@ -333,6 +362,11 @@ class Journal:
                 "where no graph can be cut. Call it outside of the transform."
             )
         for call in self._calls:
+            if call.under_way:
+                raise CaptureError(
+                    f"{_name(call.fn)} still goes on when the call ends, and nothing was waited "
+                    "for. Wait for it (wait()) before the function returns."
+                )
             effects = call.effects
             shared = [name for name, item, key in effects.places if reaches(item, key)]
             for names, whose in (
@@ -387,6 +421,8 @@ class Journal:
 
     def ran(self, fn: Callable[..., Any], hands: Hands, args: Any, kwargs: Any) -> Any:
         """Run ``fn``, and remember its result and the tensors that it may have written."""
+        if isinstance(fn, Exchange):
+            return self._exchanged(fn, hands, args, kwargs)
         if self._caller is not None:
             return self._ran_in_replay(fn, hands, args, kwargs, self._caller)
         given = list(tensors_in(args, kwargs))
@@ -415,6 +451,31 @@ class Journal:
             self._hand(fn, effects, given, new)
         if error is not None:
             raise error
+        return result
+
+    def _exchanged(self, fn: Exchange, hands: Hands, args: Any, kwargs: Any) -> Any:
+        """Take part in a collective, in the very memory of the run, and remember what came out."""
+        given = list(tensors_in(args, kwargs))
+        with _unseen():
+            before = [] if self._caller is not None else list(map(_copy, given))
+            numbers = {id(tensor): n for n, tensor in enumerate(given)}
+            written = [numbers[id(tensor)] for tensor in fn.written(args, kwargs)]
+        call = _Call(fn, before, {}, None, None, [])
+        self._calls.append(call)
+        if self._caller is None:
+            self._last_given.append(before)
+        try:
+            result = _run(fn, args, {**kwargs, **hands.progress}, given)
+        except Exception as error:  # repeated by a run that goes on after it
+            call.error = error
+            raise
+        call.under_way = {n: given[n] for n in written}
+        if isinstance(result, Progress) and result.is_open:
+            result.when_done(call.settle)
+        else:
+            call.settle()
+        with _unseen():
+            call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
         return result
 
     def _hand(
@@ -775,8 +836,13 @@ def _outcome(
 
 def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
     if _local.done:
-        if _local.done[0].fn is fn:
-            return _local.done.popleft().give(given, (args, kwargs))
+        if _is_same(_local.done[0].fn, fn):
+            call = _local.done.popleft()
+            result = call.give(given, (args, kwargs))
+            if isinstance(result, Progress):
+                own = list(call.under_way.values())
+                return result.again(own, [given[n] for n in call.under_way])
+            return result
         _local.done.clear()
     _local.inside = True
     try:
@@ -792,8 +858,14 @@ def _unseen() -> Iterator[None]:
         yield
 
 
+def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    return one is other or (isinstance(one, Exchange) and one == other)
+
+
 def _name(fn: Callable[..., Any]) -> str:
     """The name of the function in messages."""
+    if isinstance(fn, Exchange):
+        return f"{fn.name}, which sends something to other ranks,"
     return f"{getattr(fn, '__qualname__', 'a no_graph function')}(), which is marked no_graph,"
 
 

@@ -36,7 +36,7 @@ _REBOUND = (
     "A backward pass sets it to another tensor. Let it add to one that is there before: "
     "zero_grad(set_to_none=False); or return torch.autograd.grad(...)."
 )
-_DONE_IN_EACH_CALL = ("no-graph", "seed")
+_DONE_IN_EACH_CALL = ("collective", "no-graph", "seed")
 _NUMBERS, _LISTS = (int, float, bool), (list, tuple)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
