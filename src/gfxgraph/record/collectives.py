@@ -25,6 +25,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CaptureError
 from ..forking import new_lock
@@ -84,7 +87,9 @@ _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10
 # These send nothing.
 _LOCAL = frozenset(
     (
+        "_c10d_functional::_wrap_tensor_autograd",
         "_c10d_functional::wait_tensor",
+        "_dtensor::mesh_get_process_group",
         "c10d::check_for_nan",
         "symm_mem::_async_input_mm",
         "symm_mem::memset32_",
@@ -109,7 +114,22 @@ _WHOLE = frozenset(
         "split_group",
     )
 )
-_WHOLE_SPACES = ("c10d::", "symm_mem::")
+_WHOLE_SPACES = (
+    "_c10d_functional::batch_p2p_ops",
+    "_c10d_functional::irecv",
+    "_c10d_functional::isend",
+    "c10d::",
+    "symm_mem::",
+)
+_UNCUT = (
+    "No graph can be cut there: it makes a group, sends objects, or is issued by C++ or by an "
+    "operator of c10d."
+)
+_OF_PYTHON = "No graph can be cut there: the group is written in Python."
+_OF_NOBODY = (
+    "This run is not a call of the program's, so other ranks would not take part. Call the function "
+    "first."
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +154,8 @@ class Collective:
 
     def error(self) -> CaptureError:
         """The error that says why its function cannot be captured."""
-        what = f"{self.name} in a group of {self.ranks} ranks"
+        of_ranks = f" in a group of {self.ranks} ranks" if self.ranks else ""
+        what = f"{self.name}{of_ranks}"
         return explain("collective", what, self.where, self.why)
 
     def __str__(self) -> str:
@@ -250,7 +271,12 @@ def _is_initialized() -> bool:
 
 
 def _issue(
-    exchange: Exchange, ranks: int, group: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    exchange: Exchange,
+    ranks: int,
+    group: str,
+    whole: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Handle a collective that this thread is about to issue.
 
@@ -258,21 +284,21 @@ def _issue(
         CaptureError: it may not.
     """
     observers = _local.observers
-    if not observers or is_sending():
+    tensors = tensors_in(args, kwargs)
+    # With such tensors a compiler looks what the function does, or their class issues another one.
+    if not observers or is_sending() or any(map(_is_stand_in, tensors)):
         return exchange.call(*args, **kwargs)
     for issued in observers:
         issued.groups.add(group)
     if ranks <= 1:
         return exchange.call(*args, **kwargs)
-    given = tuple(
-        (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors_in(args, kwargs)
-    )
+    given = tuple((tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors)
     name = _name_of_the_users(exchange.name.rpartition("::")[2])
     collective = Collective(name, ranks, users_line(), group, given)
     for issued in observers:
         issued.found.append(collective)
-    if name in _WHOLE or exchange.name.startswith(_WHOLE_SPACES):
-        collective = replace(collective, why="No graph can be cut at this one.")
+    if whole or name in _WHOLE or exchange.name.startswith(_WHOLE_SPACES):
+        collective = replace(collective, why=whole or _UNCUT)
         for issued in observers:
             issued.whole = issued.whole or collective
         _stop(collective)
@@ -313,6 +339,7 @@ def _stop(collective: Collective) -> None:
     stops = False
     for issued in _local.observers:
         if issued.refuses():
+            collective = collective if collective.why else replace(collective, why=_OF_NOBODY)
             issued.stopped, stops = issued.stopped or collective, True
     if stops:
         raise collective.error()
@@ -384,12 +411,15 @@ def _c10d() -> Any:
 
 def _replace_all() -> None:
     c10d = _c10d()
-    classes = {dist.ProcessGroup, torch._C._distributed_c10d.Backend}
+    of_torch = {dist.ProcessGroup, torch._C._distributed_c10d.Backend}
+    classes = set(of_torch)
     for group in list(c10d._world.pg_map):  # groups that are written in Python
-        classes.update(c for c in type(group).__mro__ if issubclass(c, tuple(classes)))
+        classes.update(c for c in type(group).__mro__ if issubclass(c, tuple(of_torch)))
     for cls in classes:
+        is_in_python = vars(torch._C._distributed_c10d).get(cls.__name__) is not cls
         for name in _METHODS & vars(cls).keys():
-            _replace(cls, name, Exchange(name, getattr(cls, name)), _of_method)
+            whole = _OF_PYTHON if is_in_python else ""
+            _replace(cls, name, Exchange(name, getattr(cls, name)), _of_method, whole)
     for op in _operators():
         _replace(op, "_op", _exchange_of(op), _of_operator)
     new_group = Exchange("new_group", c10d._new_process_group_helper)
@@ -401,14 +431,30 @@ def _replace(
     name: str,
     exchange: Exchange,
     group_of: Callable[..., tuple[int, str]],
+    whole: str = "",
 ) -> None:
-    """Issue ``exchange`` in place of each call; ``group_of`` gives size and name of its group."""
+    """Issue ``exchange`` in place of each call.
+
+    Args:
+        owner: a class, an operator, or a module.
+        name: the attribute.
+        exchange: what it does.
+        group_of: gives size and name of its group.
+        whole: why no graph can be cut there.
+    """
 
     def call(original: Any, *args: Any, **kwargs: Any) -> Any:
         ranks, group = group_of(*args, **kwargs)
-        return _issue(replace(exchange, call=original), ranks, group, args, kwargs)
+        return _issue(replace(exchange, call=original), ranks, group, whole, args, kwargs)
 
     _local.replaced.enter_context(intercept(owner, name, call))
+
+
+def _is_stand_in(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return not is_plain and (
+        isinstance(tensor, (FakeTensor, FunctionalTensor)) or is_traceable_wrapper_subclass(tensor)
+    )
 
 
 def _exchange_of(op: Any) -> Exchange:
