@@ -41,6 +41,7 @@ from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
 from .suitable import GOES_ON, ends_autograd
 from .thrash import Traits, traits
+from .together import Together
 
 __all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
 
@@ -110,6 +111,7 @@ class Builder:
 
     Attributes:
         compiled: the compiled code; ``None`` without ``compile=``.
+        together: what the ranks decide together, where graphs hold collectives.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Builder:
         self.graph_pools = graph_pools
         self._entries, self._options, self._keys = entries, options, keys
         self.compiled = self._new_compiled()
+        self.together: Together | None = None
 
     def forget(self) -> None:
         """Start anew."""
@@ -452,6 +455,8 @@ class Builder:
 
     def _captured_anew(self, site: _Site, code: Compiled | None, timed: bool) -> CapturedGraph:
         extends, static_inputs = site.extended or (None, None)
+        together = self.together
+        agree = None if together is None or together.mode == "split" else together.agree
         options = CaptureOptions(
             warmup=self._options.warmup,
             tolerance=self._tolerance,
@@ -459,7 +464,8 @@ class Builder:
             share_inputs=self._keys.shares_inputs,
             admit=functools.partial(self._make_room, site),
             timed=timed or (code is not None and code.measure),
-            rebind=self._rebindable(site),
+            rebind=frozenset() if agree else self._rebindable(site),
+            agree=agree,
         )
         return capture(
             site.target, options, site.graph_pool, extends=extends, static_inputs=static_inputs

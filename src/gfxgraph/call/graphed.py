@@ -131,7 +131,10 @@ def graphed(
             not depend on the inputs is folded in either case.
         collectives: what becomes of collectives of ``torch.distributed`` in groups of several
             ranks (``docs/ranks.md``). ``"split"`` (default): they run eagerly between graphs, and
-            nothing that one rank does matters to another. ``"refuse"``: the function runs eagerly.
+            nothing that one rank does matters to another. ``"inside"``: a graph holds them, with
+            NCCL and RCCL and on the emulated device; before each call the ranks of the group agree
+            on the host that all replay, or none does. Where that cannot be they are split, or run
+            eagerly; with ``compile`` they are split. ``"refuse"``: the function runs eagerly.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
             Default: each shape has a graph of its own.

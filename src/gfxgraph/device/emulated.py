@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch._ops import OpOverload
 import torch.utils._pytree as pytree
 
 from ..errors import ArgumentError, CaptureError, DeviceError
@@ -289,6 +290,19 @@ class EmulatedDevice:
     def is_capturing(self) -> bool:
         """Whether this thread is capturing."""
         return current_capture() is not None
+
+    def hold_call(
+        self,
+        call: Callable[..., Any],
+        op: OpOverload | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record it; each replay calls it."""
+        capture = current_capture()
+        if capture is None:
+            raise CaptureError("a call can be held by a capture that is under way alone.")
+        return capture.hold(call, op, args, kwargs)
 
     def synchronize(self, index: int = 0) -> None:
         """Nothing to wait for; refused during a capture."""

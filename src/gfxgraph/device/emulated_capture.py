@@ -92,6 +92,15 @@ class Choice(NamedTuple):
         return f"conditional {self.decision.kind}"
 
 
+class _Silent(NamedTuple):
+    """A call in an :class:`Operation` whose result nobody uses."""
+
+    call: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.call(*args, **kwargs)
+
+
 class Operation(NamedTuple):
     """One recorded call, with internal tensors for arguments.
 
@@ -100,7 +109,7 @@ class Operation(NamedTuple):
     operations that it waits for.
     """
 
-    op: OpOverload | Choice
+    op: OpOverload | Choice | Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     targets: list[torch.Tensor | None]
@@ -164,6 +173,23 @@ class Capture:
             value = self._internal(decision.value)
         choice = Choice(decision._replace(value=value), parts)
         self.add(Operation(choice, (value,), {}, [None], self.newest()))
+
+    def hold(
+        self,
+        call: Callable[..., Any],
+        op: OpOverload | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call that is no operation; see ``EmulatedDevice.hold_call``."""
+        with outside_of_modes():
+            if op is not None:
+                result = self.record(op, args, kwargs)
+                self.operations[-1] = self.operations[-1]._replace(op=call)
+                return result
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
+            self.add(Operation(_Silent(call), args, kwargs, [None], self.newest()))
+            return None
 
     def of_body(self, body: Callable[[], None]) -> list[Operation]:
         """The operations of ``body``, which are no operations of this list."""

@@ -16,7 +16,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -29,24 +29,27 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..device import current_device
 from ..errors import CaptureError
 from ..forking import new_lock
 from ..interpose.patch import intercept
-from ..interpose.source import Source, users_line
+from ..interpose.source import users_line
 from .effects import tensors_in
-from .exchanges import Exchange, Progress, is_sending
-from .explain import explain
+from .exchanges import DONE, Collective, Exchange, Progress, goes_on, is_sending
 from .interceptor import current_interceptor
 from .journal import inside_no_graph, is_remembering, is_repeating, perform
 
 __all__ = [
     "Issued",
+    "found_before",
+    "held_in_graphs",
     "known",
     "noticed",
     "observe",
     "raise_if_known",
     "refused",
     "release_with_groups",
+    "together",
 ]
 
 _METHODS = frozenset(
@@ -132,37 +135,6 @@ _OF_NOBODY = (
 )
 
 
-@dataclass(frozen=True)
-class Collective:
-    """A collective in a group of several ranks.
-
-    Attributes:
-        name: the function or the operator.
-        ranks: how many are in its group.
-        where: the user's line.
-        group: the name of its group.
-        tensors: shape and dtype of each tensor that it is given.
-        why: more about why its function is not captured, if that is known.
-    """
-
-    name: str
-    ranks: int
-    where: Source
-    group: str = ""
-    tensors: tuple[tuple[tuple[int, ...], str], ...] = ()
-    why: str = ""
-
-    def error(self) -> CaptureError:
-        """The error that says why its function cannot be captured."""
-        of_ranks = f" in a group of {self.ranks} ranks" if self.ranks else ""
-        what = f"{self.name}{of_ranks}"
-        return explain("collective", what, self.where, self.why)
-
-    def __str__(self) -> str:
-        given = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.tensors)
-        return f"{self.name}({given}) in group {self.group or '?'} of {self.ranks} ranks"
-
-
 @dataclass(eq=False)  # two runs may issue the same
 class Issued:
     """The collectives of a thread while it was observed.
@@ -187,6 +159,7 @@ class _Local(threading.local):
         self.observers: list[Issued] = []
         self.known: Issued | None = None
         self.replaced = ExitStack()
+        self.holds = self.together = False
 
 
 _local = _Local()
@@ -237,6 +210,35 @@ def known(issued: Issued) -> Iterator[None]:
         yield
     finally:
         _local.known = before
+
+
+def found_before() -> Sequence[Collective]:
+    """The collectives of the caller's own run, for a capture after it."""
+    return () if _local.known is None else tuple(_local.known.found)
+
+
+@contextmanager
+def held_in_graphs(holds: bool) -> Iterator[None]:
+    """Captures inside hold collectives, instead of being cut at them.
+
+    Args:
+        holds: whether that is so. ``False``: nothing changes.
+    """
+    before, _local.holds = _local.holds, _local.holds or holds
+    try:
+        yield
+    finally:
+        _local.holds = before
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """All ranks have agreed to send inside what the function sends."""
+    before, _local.together = _local.together, True
+    try:
+        yield
+    finally:
+        _local.together = before
 
 
 def raise_if_known(splits: bool, why: str = "") -> None:
@@ -314,6 +316,8 @@ def _exchange(
     Raises:
         CaptureError: it may not, and nothing was sent.
     """
+    if _local.holds and is_repeating() and current_device().is_capturing():
+        return _hold(exchange, collective, args, kwargs)
     if not is_repeating():
         _stop(collective)
         if inside_no_graph() or not is_remembering():
@@ -321,13 +325,31 @@ def _exchange(
     try:
         interceptor = current_interceptor()
         if interceptor is not None:
-            return interceptor.exchange(exchange, collective.name, args, kwargs)
+            return interceptor.exchange(exchange, collective, args, kwargs, _local.holds)
         return perform(exchange, None, *args, **kwargs)
     except CaptureError as error:  # the function may catch it
         for issued in _local.observers:
             if issued.refuses():
                 issued.stopped = issued.stopped or replace(collective, why=str(error))
         raise
+
+
+def _hold(
+    exchange: Exchange, collective: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Let the capture under way hold a collective.
+
+    Raises:
+        CaptureError: the emulated device cannot: what it replays has no work that goes on.
+    """
+    device = current_device()
+    if device.kind != "emulated":
+        return device.hold_call(exchange.call, exchange.op, args, kwargs)
+    if exchange.op is None and goes_on(args, kwargs):
+        why = "On the emulated device a graph holds no work that goes on (async_op, isend, irecv)."
+        raise replace(collective, why=why).error()
+    result = device.hold_call(exchange, exchange.op, args, kwargs)
+    return DONE if exchange.op is None else result
 
 
 def _stop(collective: Collective) -> None:
@@ -337,7 +359,7 @@ def _stop(collective: Collective) -> None:
         CaptureError: it may not.
     """
     stops = False
-    for issued in _local.observers:
+    for issued in () if _local.together else _local.observers:
         if issued.refuses():
             collective = collective if collective.why else replace(collective, why=_OF_NOBODY)
             issued.stopped, stops = issued.stopped or collective, True

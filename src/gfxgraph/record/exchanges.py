@@ -18,9 +18,12 @@ from torch import distributed as dist
 from torch._ops import OpOverload
 
 from ..device.operators import written_tensors
+from ..errors import CaptureError
+from ..interpose.source import Source
 from .effects import tensors_in
+from .explain import explain
 
-__all__ = ["DONE", "Exchange", "Progress", "is_sending"]
+__all__ = ["DONE", "Collective", "Exchange", "Progress", "goes_on", "is_sending"]
 
 _WORK: Any = dist.Work if dist.is_available() else object
 # These write to none of their arguments; all other methods write to the first.
@@ -39,6 +42,42 @@ _local = _Local()
 def is_sending() -> bool:
     """Whether this thread is in an exchange: what it calls there is part of that."""
     return _local.sends
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective in a group of several ranks.
+
+    Attributes:
+        name: the function or the operator.
+        ranks: how many are in its group.
+        where: the user's line.
+        group: the name of its group.
+        tensors: shape and dtype of each tensor that it is given.
+        why: more about why its function is not captured, if that is known.
+    """
+
+    name: str
+    ranks: int
+    where: Source
+    group: str = ""
+    tensors: tuple[tuple[tuple[int, ...], str], ...] = ()
+    why: str = ""
+
+    def error(self) -> CaptureError:
+        """The error that says why its function cannot be captured."""
+        of_ranks = f" in a group of {self.ranks} ranks" if self.ranks else ""
+        what = f"{self.name}{of_ranks}"
+        return explain("collective", what, self.where, self.why)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What has to be the same on all ranks; their lines need not be."""
+        return self.name, self.group, self.tensors
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.tensors)
+        return f"{self.name}({given}) in group {self.group or '?'} of {self.ranks} ranks"
 
 
 @dataclass(frozen=True)
@@ -79,7 +118,7 @@ class Exchange:
         try:
             result = self.call(*args, **kwargs)
             if isinstance(result, _WORK):
-                if not _goes_on(args, kwargs):
+                if not goes_on(args, kwargs):
                     result.wait()
                     return DONE
                 progress = Progress(self.name) if progress is None else progress
@@ -93,7 +132,7 @@ class Exchange:
             _local.sends = before
 
 
-def _goes_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def goes_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether the caller does not wait at once; if torch does not say, it may not."""
     said = [getattr(value, "asyncOp", None) for value in (*args, *kwargs.values())]
     return not any(value is False for value in said)

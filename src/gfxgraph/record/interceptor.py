@@ -52,7 +52,7 @@ from .below import (
     read_below,
 )
 from .effects import tensors_in
-from .exchanges import Exchange
+from .exchanges import Collective, Exchange
 from .journal import note_undefined, perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
@@ -229,6 +229,9 @@ class Interceptor:
     def called_compiled(self) -> None:
         """A compiled function was called; it ran uncompiled."""
 
+    def takes_part(self, collective: Collective) -> None:
+        """The run takes part in a collective."""
+
     def refuse(self, rule: str, what: str, more: str = "") -> None:
         """The run is about to do what no replay would do."""
 
@@ -303,14 +306,17 @@ class Interceptor:
         self._made_by_host((args, kwargs), result)
         return result
 
-    def exchange(self, fn: Exchange, what: str, args: Any, kwargs: Any) -> Any:
-        """Take part in a collective, which runs eagerly between two graphs.
+    def exchange(
+        self, fn: Exchange, collective: Collective, args: Any, kwargs: Any, is_held: bool
+    ) -> Any:
+        """Take part in a collective.
 
         Args:
             fn: does so.
-            what: what the user calls it.
+            collective: what it is to the user.
             args: its arguments.
             kwargs: its keyword arguments.
+            is_held: whether a graph will hold it. If not, it runs eagerly between two graphs.
         """
         with self.quietly():
             given, written = tensors_in(args, kwargs), fn.written(args, kwargs)
@@ -323,8 +329,14 @@ class Interceptor:
                 if self.name(tensor) not in self.inside:
                     self.wrote(tensor)
                 self.undefined.discard(self.name(tensor))
+        self.takes_part(collective)
         once = functools.partial(perform, fn, None)
-        result = self.event(Point("collective", what, "call", ()), once, args, kwargs)
+        if is_held:
+            with self.quietly():
+                result = once(*args, **kwargs)
+        else:
+            point = Point("collective", collective.name, "call", ())
+            result = self.event(point, once, args, kwargs)
         self._made_by_host(written, result)
         return result
 

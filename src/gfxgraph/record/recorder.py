@@ -20,6 +20,7 @@ from ..errors import CaptureError
 from ..interpose.codes import address
 from ..interpose.source import Source, users_line, users_line_of
 from .effects import Same, UndoLog, tensors_in
+from .exchanges import Collective
 from .explain import explain
 from .gradients import backward_passes, newest_node, reached
 from .interceptor import Interceptor, Point, draws
@@ -138,6 +139,7 @@ class Recording:
             run of all.
         decisions: of each ``cond``, ``switch`` and ``while_loop``, in order, why the host decides
             it; empty: the device does.
+        collectives: those of groups of several ranks, in order.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -163,6 +165,7 @@ class Recording:
     differentiates: bool = False
     may_settle: bool = False
     decisions: list[str] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
 
     def breaks(self) -> list[Event]:
         """The points at which a graph ends and the host takes over."""
@@ -500,6 +503,11 @@ class Recorder(Interceptor):
         if self._generators is not None and not self.is_on_trial:
             with self.unseen():
                 self._generators.drew(repeats)
+
+    def takes_part(self, collective: Collective) -> None:
+        """Record it."""
+        if collective.ranks:  # not the end of one
+            self.recording.collectives.append(collective)
 
     def called_compiled(self) -> None:
         """Record it."""
