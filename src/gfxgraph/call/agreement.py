@@ -31,11 +31,13 @@ class Verdict:
         agreed: whether all said the same.
         why: why not; it names a rank.
         silent: whether a rank gave no answer in time, or the store is gone.
+        alike: whether two ranks did the same, and differed in how.
     """
 
     agreed: bool
     why: str = ""
     silent: bool = False
+    alike: bool = False
 
 
 class Agreement:
@@ -96,7 +98,7 @@ class Agreement:
 
     def _verdict(self, number: int, proposed: Verdict) -> Verdict:
         """The verdict of a round; ``proposed`` becomes it, if there is none."""
-        text = json.dumps([proposed.agreed, proposed.why, proposed.silent])
+        text = json.dumps([proposed.agreed, proposed.why, proposed.silent, proposed.alike])
         return Verdict(*json.loads(self._store.compare_set(f"{number}/verdict", "", text)))
 
     def _difference(self, first: list[Any], word: str, detail: Sequence[str]) -> Verdict:
@@ -104,7 +106,8 @@ class Agreement:
         if its_word.partition(":")[0] == word.partition(":")[0]:
             names = f"rank {other}", f"rank {self._rank}"
             lines = difflib.unified_diff(its_detail, list(detail), *names, lineterm="")
-            return Verdict(False, "\n".join([f"{names[1]} differs from {names[0]}:", *lines]))
+            why = "\n".join([f"{names[1]} differs from {names[0]}:", *lines])
+            return Verdict(False, why, alike=True)
         ours, theirs = _said(self._rank, word, detail), _said(other, its_word, its_detail)
         return Verdict(False, f"{ours}; {theirs}")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -116,7 +117,11 @@ class Dispatcher:
         self._lift = Lift(())
         self._lifts = self._replays_before = 0
         self._outer = None if outer is None else weakref.ref(outer)
-        #: Set once graphs hold collectives: what the ranks decide together.
+        with _lock:
+            _made[name] += 1
+            self._number = _made[name]
+        #: Set once graphs hold collectives: what the ranks decide together. It outlives a reset(),
+        #: of which the other ranks do not know.
         self._together: Together | None = None
         #: Keys whose graph differed from eager execution in a later replay.
         self._differed: set[str] = set()
@@ -449,7 +454,6 @@ class Dispatcher:
                 self._lifted, self._lift = None, Lift(())
                 self._lifts = self._replays_before = 0
                 self._order_changed()
-            self._together = self.builder.together = None
             self.builder.forget()
             self.strategy.forget()
             self._differed.clear()
@@ -597,7 +601,7 @@ class Dispatcher:
         found = collectives.found_before()
         wants = self.options.collectives == "inside" and self.options.compile is None
         if self._together is None and wants and found and not self.strategy.layout.is_padded:
-            begun = begin(self.name, found)
+            begun = begin(self.name, self._number, found)
             if isinstance(begun, str):
                 if self.entries.is_new(begun):
                     log(logging.WARNING, "split", function=self.name, because=begun)
@@ -866,6 +870,8 @@ def owners() -> list[tuple[Dispatcher, Any]]:
 
 
 _lock = new_lock()
+#: Name -> how many were made.
+_made: Counter[str] = Counter()
 _owners: weakref.WeakKeyDictionary[Dispatcher, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -130,7 +129,7 @@ class Together:
             self.captures += 1
             entry.number = self.captures
             return None
-        self._fail(verdict)
+        self._end("eager", verdict.why)
         return CaptureError(verdict.why)
 
     def agree(self, recording: Recording | None) -> None:
@@ -146,12 +145,12 @@ class Together:
             where = f"{event.where}: {event.point.what}"
             verdict = self._agreement.decide(_BREAKS, [where])
             if verdict.agreed:
-                verdict = Verdict(False, f"graphs are cut anyway at {where}")
+                verdict = Verdict(False, f"graphs are cut anyway at {where}", alike=True)
         else:
             verdict = self._agreement.decide(*_sequence(recording.collectives))
         if not verdict.agreed:
             self._is_over = True
-            self._fail(verdict, splits=recording is not None and not verdict.silent)
+            self._end("split" if verdict.alike else "eager", verdict.why)
             raise CaptureError(self.why, transient=self.mode == "split")
 
     def _tell(self, what: str, detail: Sequence[str]) -> None:
@@ -159,10 +158,7 @@ class Together:
         verdict = self._agreement.decide(what, detail)
         # Where all say so it is nobody's fault.
         why = f"each rank {what}: {detail[0]}" if verdict.agreed else verdict.why
-        self._fail(Verdict(False, why, verdict.silent), splits=verdict.agreed)
-
-    def _fail(self, verdict: Verdict, splits: bool = False) -> None:
-        self._end("split" if splits else "eager", verdict.why)
+        self._end("split" if verdict.agreed else "eager", why)
 
     def _end(self, mode: Mode, why: str) -> None:
         self.mode, self.why = mode, why
@@ -176,15 +172,13 @@ def _sequence(collectives: Sequence[Collective]) -> tuple[str, list[str]]:
     return f"{_RECORDED}{digest}", [f"{c} at {c.where}" for c in collectives]
 
 
-_lock = new_lock()
-_begun: Counter[str] = Counter()
-
-
-def begin(name: str, found: Sequence[Collective]) -> Together | str:
+def begin(name: str, number: int, found: Sequence[Collective]) -> Together | str:
     """Begin to decide about a callable together with the other ranks.
 
     Args:
         name: of the callable.
+        number: of all that have this name, which one it is, in the order in which they were made.
+            It has to be the same on all ranks.
         found: the collectives of its first call.
 
     Returns:
@@ -200,9 +194,6 @@ def begin(name: str, found: Sequence[Collective]) -> Together | str:
         backend = group._get_backend(torch.device(device.type)).name()
         if backend.lower() not in ("nccl", "rccl"):
             return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
-    with _lock:  # the same callables begin in the same order on all ranks
-        _begun[name] += 1
-        number = _begun[name]
     patience = settings.from_environment().ranks_timeout
     ranks = dist.get_process_group_ranks(group)
     store = c10d._get_default_store()
