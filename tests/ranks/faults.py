@@ -25,7 +25,9 @@ import gfxgraph
 from gfxgraph.device import current_device
 
 FAULTY = 2
-PATIENCE = 3.0
+PATIENCE = 2.0
+# Of Gloo: how long eager execution waits for a rank that is gone.
+_TIMEOUT = 5.0
 CASES = {}
 
 
@@ -228,14 +230,12 @@ def is_killed(rank, world, how):
 
 
 def main(rank, world, how, folder, port, names):
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=_TIMEOUT),
     )
     found = {}
     for name in names:
@@ -245,32 +245,43 @@ def main(rank, world, how, folder, port, names):
         except Exception:
             found[name] = {"error": traceback.format_exc()}
             print(name, found[name]["error"], flush=True)
-        print(rank, name, f"{time.monotonic() - began:.1f} s", flush=True)
+        if not rank:
+            print(name, f"{time.monotonic() - began:.1f} s", flush=True)
         Path(folder, f"{rank}.json").write_text(json.dumps(found))
 
 
 def start(world, body):
-    """Run ``body`` with each rank, in processes of their own; those that still run at the end of
-    the program end with it."""
+    """Run ``body`` with each rank, in processes of their own.
+
+    Returns:
+        What each ended with; of one that was killed, the signal as a negative number.
+    """
     children = []
     for rank in range(world):
         child = os.fork()
         if not child:
+            status = 1
             try:
                 body(rank)
+                status = 0
             finally:
                 sys.stdout.flush()
-                os._exit(0)  # a group of which a rank is gone cannot be shut down
+                os._exit(status)  # a group of which a rank is gone cannot be shut down
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 if __name__ == "__main__":
     os.environ["GFXGRAPH_RANKS_TIMEOUT"] = str(PATIENCE)
-    os.setpgrp()
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    gfxgraph.graphed(torch.sin)(torch.ones(2))  # loads once what each child would load
     how, folder, *names = sys.argv[1:]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     start(4, lambda rank: main(rank, 4, how, folder, port, names or list(CASES)))
