@@ -34,7 +34,13 @@ from .operators import (
     run_composite,
     written_tensors,
 )
-from .overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
+from .overrides import (
+    MODE_STACKS,
+    HiddenFunctionMode,
+    are_spread,
+    hidden_modes,
+    remove_modes,
+)
 
 __all__ = ["Capture", "Choice", "Operation", "current_capture", "forget_closed", "run"]
 
@@ -424,6 +430,8 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         kwargs = kwargs or {}
         if not self.capture.is_open:
             return func(*args, **kwargs)
+        if types and are_spread(types):
+            return NotImplemented
         if is_composite(func):
             return run_composite(func, args, kwargs, self)
         with outside_of_modes():

@@ -444,8 +444,19 @@ def _replace_all() -> None:
             _replace(cls, name, Exchange(name, getattr(cls, name)), _of_method, whole)
     for op in _operators():
         _replace(op, "_op", _exchange_of(op), _of_operator)
+    functional = sys.modules.get(_MODULES[1])
+    if functional is not None and hasattr(functional, "_maybe_wrap_tensor"):
+        claim = intercept(functional, "_maybe_wrap_tensor", _waited_for)
+        _local.replaced.enter_context(claim)
     new_group = Exchange("new_group", c10d._new_process_group_helper)
     _replace(c10d, "_new_process_group_helper", new_group, _of_all)
+
+
+def _waited_for(original: Any, tensor: torch.Tensor) -> Any:
+    """A plain tensor in place of one that waits when it is used: nobody has to wait any more."""
+    if is_remembering():
+        return torch.ops._c10d_functional.wait_tensor(tensor)
+    return original(tensor)
 
 
 def _replace(

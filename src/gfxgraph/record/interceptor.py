@@ -34,6 +34,7 @@ from ..device.overrides import (
     HiddenFunctionMode,
     UnwrappedDispatchMode,
     WithoutModes,
+    are_spread,
     hidden_modes,
     remove_modes,
 )
@@ -934,6 +935,8 @@ class _DispatchMode(UnwrappedDispatchMode):
         self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and are_spread(types):
+            return NotImplemented
         op = _operators.get(address(func)) or _operator(func)
         if op.composite:
             return run_composite(func, args, kwargs or {}, self)
