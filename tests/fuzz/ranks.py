@@ -78,7 +78,7 @@ def gathered(x):
 def by_branch(x):
     y = x * 2
     dist.all_reduce(y)
-    return y + 1 if y[0] > 100 else y - 1
+    return y + 1 if y.flatten()[0] > 100 else y - 1
 
 
 def into_its_argument(x):

@@ -99,11 +99,34 @@ def tensor_parallel_inside(rank, world):
 
 
 @case
+def weights_that_change(rank, world):
+    """Written in place, bound anew, and given other memory."""
+    model, eager = in_parallel(blocks(1), world), blocks(1)
+    fn, (x, *_), right = gfxgraph.graphed(model), inputs(), []
+
+    def calls():
+        right.extend(torch.allclose(fn(x), eager(x), atol=1e-5) for _ in range(3))
+
+    calls()
+    for net in (model, eager):
+        net[0].up.weight.mul_(2)
+    calls()
+    for net in (model, eager):
+        net[0].up.weight = nn.Parameter(net[0].up.weight * 2, requires_grad=False)
+    calls()
+    local = model[0].down.weight.to_local()
+    local.data = local * 3
+    eager[0].down.weight.mul_(3)
+    fresh = model(x)  # what torch makes of that
+    right.extend(torch.allclose(fn(x), fresh) for _ in range(3))
+    return {"right": right, "replays": fn.stats().replays, "fallbacks": list(fn.stats().fallbacks)}
+
+
+@case
 def sequence_parallel(rank, world):
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
-        PrepareModuleInput,
         RowwiseParallel,
         SequenceParallel,
         parallelize_module,
@@ -132,7 +155,6 @@ def sequence_parallel(rank, world):
             "down": RowwiseParallel(),
         },
     )
-    del PrepareModuleInput
     given = [x[:, :4] for x in inputs()]
 
     def part(x):  # each rank has its part of the sequence
@@ -161,6 +183,25 @@ def fully_sharded(rank, world):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return compared(gfxgraph.graphed(model), blocks(), inputs())
+
+
+@case
+def fully_sharded_and_kept_whole(rank, world):
+    from torch.distributed.fsdp import fully_shard
+
+    model = blocks()
+    mesh = init_device_mesh("cpu", (world,))
+    for block in model:
+        fully_shard(block, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    model(inputs()[0])  # gathers all
+    fn = gfxgraph.graphed(model)
+    found = compared(fn, blocks(), inputs())
+    for part in model.modules():
+        if hasattr(part, "reshard"):
+            part.reshard()
+    again = compared(fn, blocks(), inputs())
+    return found | {"right": found["right"] + again["right"]}
 
 
 @case
