@@ -137,9 +137,10 @@ class _Call:
 
     def settle(self) -> None:
         """The exchange is over: keep what it has written."""
-        with _unseen():
-            self.written = {n: _copy(tensor) for n, tensor in self.under_way.items()}
-        self.under_way = {}
+        if self.under_way:
+            with _unseen():
+                self.written = {n: _copy(tensor) for n, tensor in self.under_way.items()}
+            self.under_way = {}
 
     def preserve(self, tensors: list[torch.Tensor]) -> None:
         """Keep what it has left in ``tensors``, which will be overwritten."""
@@ -454,29 +455,48 @@ class Journal:
         return result
 
     def _exchanged(self, fn: Exchange, hands: Hands, args: Any, kwargs: Any) -> Any:
-        """Take part in a collective, in the very memory of the run, and remember what came out."""
-        given = list(tensors_in(args, kwargs))
-        with _unseen():
-            before = [] if self._caller is not None else list(map(_copy, given))
-            numbers = {id(tensor): n for n, tensor in enumerate(given)}
-            written = [numbers[id(tensor)] for tensor in fn.written(args, kwargs)]
+        """Take part in a collective, in the very memory of the run, and remember what came out.
+
+        In a replay the arguments are always the same.
+        """
+        is_replay = self._caller is not None
+        if is_replay and hands.exchanged is not None:
+            given, written, before = *hands.exchanged, []
+        else:
+            given, written, before = self._looked_at(fn, args, kwargs, is_replay)
+            if is_replay:
+                hands.exchanged = given, written
         call = _Call(fn, before, {}, None, None, [])
         self._calls.append(call)
-        if self._caller is None:
-            self._last_given.append(before)
         try:
             result = _run(fn, args, {**kwargs, **hands.progress}, given)
         except Exception as error:  # repeated by a run that goes on after it
             call.error = error
             raise
-        call.under_way = {n: given[n] for n in written}
+        call.under_way = written
         if isinstance(result, Progress) and result.is_open:
             result.when_done(call.settle)
         else:
             call.settle()
-        with _unseen():
-            call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
+        if isinstance(result, (torch.Tensor, list, tuple)):
+            with _unseen():
+                call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
+        else:
+            call.result = result
         return result
+
+    def _looked_at(
+        self, fn: Exchange, args: Any, kwargs: Any, is_replay: bool
+    ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor], list[torch.Tensor]]:
+        """The tensors that an exchange is given; those that it writes to, by number; copies."""
+        with _unseen():
+            given = list(tensors_in(args, kwargs))
+            before = [] if is_replay else list(map(_copy, given))
+            numbers = {id(tensor): n for n, tensor in enumerate(given)}
+            written = {numbers[id(tensor)]: tensor for tensor in fn.written(args, kwargs)}
+        if not is_replay:
+            self._last_given.append(before)
+        return given, written, before
 
     def _hand(
         self,
