@@ -164,19 +164,17 @@ def rank_of_a_set(rank, port, first, last, seed, folder):
         world_size=WORLD,
         timeout=datetime.timedelta(seconds=TIMEOUT),
     )
-    log = Path(folder, f"{rank}.jsonl").open("a")
+    log = Path(folder, f"{rank}.jsonl")
     for number in range(first, last):
         run = draw(number, seed)
         began = time.monotonic()
         try:
             wrong = take_part(rank, run)
         except RuntimeError as error:
-            if run.fault != "killed":
-                wrong = f"raised {error}"
-            else:
-                wrong = ""
+            wrong = "" if run.fault == "killed" else f"raised {error}"
         seconds = round(time.monotonic() - began, 2)
-        print(json.dumps([number, wrong, seconds]), file=log, flush=True)
+        with log.open("a") as file:
+            print(json.dumps([number, wrong, seconds]), file=file)
         if wrong or (run.fault == "killed" and run.call < run.calls):
             return
 

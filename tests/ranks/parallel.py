@@ -74,7 +74,9 @@ def compared(fn, eager, inputs):
     results = [fn(x) for x in inputs]
     stats = fn.stats()
     return {
-        "right": [torch.allclose(y, eager(x), atol=1e-5) for x, y in zip(inputs, results)],
+        "right": [
+            torch.allclose(y, eager(x), atol=1e-5) for x, y in zip(inputs, results, strict=True)
+        ],
         "replays": stats.replays,
         "fallbacks": list(stats.fallbacks),
         "graphs": [row.report for row in stats.graphs],
@@ -168,7 +170,9 @@ def compared_parts(fn, eager, given, part):
     results = [fn(part(x)) for x in given]
     stats = fn.stats()
     return {
-        "right": [torch.allclose(y, eager(x), atol=1e-5) for x, y in zip(given, results)],
+        "right": [
+            torch.allclose(y, eager(x), atol=1e-5) for x, y in zip(given, results, strict=True)
+        ],
         "replays": stats.replays,
         "fallbacks": list(stats.fallbacks),
     }

@@ -98,7 +98,7 @@ def test_shut_down_and_begun_again(ranks):
         assert rank["before"] == [1, 1] and rank["after"] == [0, 0]
 
 
-_PROGRAM = '''
+_PROGRAM = """
 import torch, torch.distributed as dist, gfxgraph
 
 dist.init_process_group("gloo")
@@ -116,7 +116,7 @@ with open({folder!r} + f"/{{dist.get_rank()}}.txt", "w") as file:
     print(y.tolist(), f.stats().replays, list(f.stats().fallbacks), file=file)
 if {raises} and dist.get_rank() == 1:
     raise ValueError("on purpose")
-'''
+"""
 
 
 @pytest.mark.long

@@ -57,7 +57,8 @@ class Agreement:
     def __init__(
         self, name: str, ranks: Sequence[int], rank: int, store: Any, patience: float
     ) -> None:
-        self._store = dist.PrefixStore(f"gfxgraph/{name}", store)
+        prefixed: Any = vars(dist)["PrefixStore"]  # not among the names that it exports
+        self._store = prefixed(f"gfxgraph/{name}", store)
         self._ranks, self._rank, self._patience = list(ranks), rank, patience
         self.rounds = 0
 

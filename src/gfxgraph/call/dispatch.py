@@ -706,9 +706,7 @@ class Dispatcher:
         options = self.options
         if options.collectives == "inside":
             options = replace(options, collectives="split")
-        inner = Dispatcher(
-            self.name, options, Exact(), self.method, self.builder.graph_pools, self
-        )
+        inner = Dispatcher(self.name, options, Exact(), self.method, self.builder.graph_pools, self)
         inner._writers.writes = True  # what captures put into the places is for nobody else
         inner.entries.counts = self.entries.counts
         self._lifted, self._lift = inner, lift

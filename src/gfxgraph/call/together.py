@@ -197,7 +197,5 @@ def begin(name: str, number: int, found: Sequence[Collective]) -> Together | str
     patience = settings.from_environment().ranks_timeout
     ranks = dist.get_process_group_ranks(group)
     store = c10d._get_default_store()
-    agreement = Agreement(
-        f"{groups[0]}/{name}/{number}", ranks, dist.get_rank(), store, patience
-    )
+    agreement = Agreement(f"{groups[0]}/{name}/{number}", ranks, dist.get_rank(), store, patience)
     return Together(name, agreement)

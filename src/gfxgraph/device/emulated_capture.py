@@ -42,7 +42,7 @@ from .overrides import (
     remove_modes,
 )
 
-__all__ = ["Capture", "Choice", "Operation", "current_capture", "forget_closed", "run"]
+__all__ = ["Capture", "Choice", "HeldCall", "Operation", "current_capture", "forget_closed", "run"]
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
 _stream = new_lock()
@@ -98,13 +98,24 @@ class Choice(NamedTuple):
         return f"conditional {self.decision.kind}"
 
 
-class _Silent(NamedTuple):
-    """A call in an :class:`Operation` whose result nobody uses."""
+class HeldCall(NamedTuple):
+    """Stands for an operator in an :class:`Operation` that is another call.
+
+    Attributes:
+        call: the function.
+        op: the operator that it is, if it is one. Of other calls nobody uses the result.
+    """
 
     call: Callable[..., Any]
+    op: OpOverload | None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.call(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        result = self.call(*args, **kwargs)
+        return None if self.op is None else result
+
+    def __str__(self) -> str:
+        return str(getattr(self.call, "name", self.call))
 
 
 class Operation(NamedTuple):
@@ -115,7 +126,7 @@ class Operation(NamedTuple):
     operations that it waits for.
     """
 
-    op: OpOverload | Choice | Callable[..., Any]
+    op: OpOverload | Choice | HeldCall
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     targets: list[torch.Tensor | None]
@@ -191,10 +202,10 @@ class Capture:
         with outside_of_modes():
             if op is not None:
                 result = self.record(op, args, kwargs)
-                self.operations[-1] = self.operations[-1]._replace(op=call)
+                self.operations[-1] = self.operations[-1]._replace(op=HeldCall(call, op))
                 return result
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
-            self.add(Operation(_Silent(call), args, kwargs, [None], self.newest()))
+            self.add(Operation(HeldCall(call, None), args, kwargs, [None], self.newest()))
             return None
 
     def of_body(self, body: Callable[[], None]) -> list[Operation]:

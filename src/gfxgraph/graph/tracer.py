@@ -293,8 +293,9 @@ class Tracer(Interceptor):
         fixed = list(tensors_in(step.args, step.kwargs))
         with self.unseen():
             self._needs(fixed)
-            gets_copies = isinstance(step.func, functools.partial) and step.func.func is perform
-            if not gets_copies or step.point.rule == "collective":
+            if not isinstance(step.func, functools.partial) or step.func.func is not perform:
+                return
+            if step.point.rule == "collective":  # it gets the tensors themselves
                 return
             hands = step.func.args[1]
             for tensor in fixed:

@@ -130,7 +130,7 @@ _UNCUT = (
 )
 _OF_PYTHON = "No graph can be cut there: the group is written in Python."
 _OF_NOBODY = (
-    "This run is not a call of the program's, so other ranks would not take part. Call the function "
+    "This run is no call of the program's, so other ranks would not take part. Call the function "
     "first."
 )
 

@@ -460,8 +460,9 @@ class Journal:
         In a replay the arguments are always the same.
         """
         is_replay = self._caller is not None
+        before: list[torch.Tensor] = []
         if is_replay and hands.exchanged is not None:
-            given, written, before = *hands.exchanged, []
+            given, written = hands.exchanged
         else:
             given, written, before = self._looked_at(fn, args, kwargs, is_replay)
             if is_replay:
