@@ -529,6 +529,11 @@ def verified_and_checked_by_one_rank(rank, world, device):
         return {}
     since = issued()
     report = gfxgraph.check(summed, rows(rank, device))
+    kinds = _kinds(rank, world, device)
+    checked = {}
+    for name in ("functional_sum", "gathers", "to_the_right", "is_asked_for"):
+        found = gfxgraph.check(kinds[name][0], rows(rank, device))
+        checked[name] = [found.verdict, [h.rule for h in found.hazards]]
     try:
         gfxgraph.verify(summed, rows(rank, device))
         verified = "it was"
@@ -538,6 +543,7 @@ def verified_and_checked_by_one_rank(rank, world, device):
         "hazards": [(h.rule, h.line > 0, h.effect) for h in report.hazards],
         "verdict": report.verdict,
         "verified": verified,
+        "checked": checked,
         "issued": issued() - since,
     }
 

@@ -251,7 +251,13 @@ def test_raising(ranks):
 
 def test_verified_and_checked_by_one_rank(ranks):
     first = ranks[0]
-    assert first["hazards"][0][:2] == ["collective", True]
+    assert first["hazards"] == [["collective", True, "branches"]] and first["verdict"] == "branches"
+    assert first["checked"] == {
+        "functional_sum": ["branches", ["collective"]],
+        "gathers": ["branches", ["collective"]],
+        "to_the_right": ["branches", ["collective"]],
+        "is_asked_for": ["branches", ["collective", "host-read"]],
+    }
     assert first["verified"] == "collective" and first["issued"] == 0
 
 

@@ -13,6 +13,7 @@ reach the operators under a dispatch mode, which a recorded run has.
 from __future__ import annotations
 
 import functools
+import random
 import sys
 import threading
 import weakref
@@ -23,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import distributed as dist
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -35,7 +37,7 @@ from ..forking import new_lock
 from ..interpose.patch import intercept
 from ..interpose.source import users_line
 from .effects import tensors_in
-from .exchanges import DONE, Collective, Exchange, Progress, goes_on, is_sending
+from .exchanges import DONE, Collective, Exchange, Progress, goes_on, is_sending, sending
 from .interceptor import current_interceptor
 from .journal import inside_no_graph, is_remembering, is_repeating, perform
 
@@ -46,6 +48,7 @@ __all__ = [
     "known",
     "noticed",
     "observe",
+    "pretended",
     "raise_if_known",
     "refused",
     "release_with_groups",
@@ -159,7 +162,7 @@ class _Local(threading.local):
         self.observers: list[Issued] = []
         self.known: Issued | None = None
         self.replaced = ExitStack()
-        self.holds = self.together = False
+        self.holds = self.together = self.pretends = False
 
 
 _local = _Local()
@@ -229,6 +232,17 @@ def held_in_graphs(holds: bool) -> Iterator[None]:
         yield
     finally:
         _local.holds = before
+
+
+@contextmanager
+def pretended() -> Iterator[None]:
+    """Nothing is sent inside, and nothing is refused: tensors that would be filled stay as they
+    are, and new ones hold zeros. Only runs under an interceptor pretend."""
+    before, _local.pretends = _local.pretends, True
+    try:
+        yield
+    finally:
+        _local.pretends = before
 
 
 @contextmanager
@@ -318,6 +332,8 @@ def _exchange(
     """
     if _local.holds and is_repeating() and current_device().is_capturing():
         return _hold(exchange, collective, args, kwargs)
+    if _local.pretends and (interceptor := current_interceptor()) is not None:
+        return interceptor.exchange(_Pretended(exchange), collective, args, kwargs, False)
     if not is_repeating():
         _stop(collective)
         if inside_no_graph() or not is_remembering():
@@ -350,6 +366,37 @@ def _hold(
         raise replace(collective, why=why).error()
     result = device.hold_call(exchange, exchange.op, args, kwargs)
     return DONE if exchange.op is None else result
+
+
+@dataclass(frozen=True)
+class _Pretended:
+    """Stands for an exchange that sends nothing."""
+
+    exchange: Exchange
+
+    def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        return self.exchange.written(args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        op = self.exchange.op
+        if op is None:
+            return DONE
+        if self.written(args, kwargs):
+            return args[0]
+
+        def on_meta(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+        like = tensors_in(args, kwargs)[0]
+        state = random.getstate()  # torch numbers such work with random numbers
+        with sending():
+            shapes = op(*pytree.tree_map_only(torch.Tensor, on_meta, args), **kwargs)
+        random.setstate(state)
+
+        def zeros(shape: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(shape.shape, dtype=shape.dtype, device=like.device)
+
+        return pytree.tree_map_only(torch.Tensor, zeros, shapes)
 
 
 def _stop(collective: Collective) -> None:

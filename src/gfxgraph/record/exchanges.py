@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import distributed as dist
@@ -23,7 +24,16 @@ from ..interpose.source import Source
 from .effects import tensors_in
 from .explain import explain
 
-__all__ = ["DONE", "Collective", "Exchange", "Progress", "goes_on", "is_sending"]
+__all__ = [
+    "DONE",
+    "Collective",
+    "Exchange",
+    "Progress",
+    "TakesPart",
+    "goes_on",
+    "is_sending",
+    "sending",
+]
 
 _WORK: Any = dist.Work if dist.is_available() else object
 # These write to none of their arguments; all other methods write to the first.
@@ -37,6 +47,16 @@ class _Local(threading.local):
 
 
 _local = _Local()
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """What this thread calls inside is part of an exchange."""
+    before, _local.sends = _local.sends, True
+    try:
+        yield
+    finally:
+        _local.sends = before
 
 
 def is_sending() -> bool:
@@ -80,6 +100,16 @@ class Collective:
         return f"{self.name}({given}) in group {self.group or '?'} of {self.ranks} ranks"
 
 
+class TakesPart(Protocol):
+    """An exchange, or what stands for one."""
+
+    def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """See :class:`Exchange`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Take part."""
+
+
 @dataclass(frozen=True)
 class Exchange:
     """A function that takes part in a collective. Two with the same name are equal.
@@ -114,8 +144,7 @@ class Exchange:
             kwargs: further arguments.
         """
         Exchange.about_to_send(self)
-        before, _local.sends = _local.sends, True
-        try:
+        with sending():
             result = self.call(*args, **kwargs)
             if isinstance(result, _WORK):
                 if not goes_on(args, kwargs):
@@ -128,8 +157,6 @@ class Exchange:
                 for tensor in tensors_in(result):
                     torch.ops._c10d_functional.wait_tensor(tensor)
             return result
-        finally:
-            _local.sends = before
 
 
 def goes_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

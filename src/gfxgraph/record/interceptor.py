@@ -53,7 +53,7 @@ from .below import (
     read_below,
 )
 from .effects import tensors_in
-from .exchanges import Collective, Exchange
+from .exchanges import Collective, TakesPart
 from .journal import note_undefined, perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
@@ -308,7 +308,7 @@ class Interceptor:
         return result
 
     def exchange(
-        self, fn: Exchange, collective: Collective, args: Any, kwargs: Any, is_held: bool
+        self, fn: TakesPart, collective: Collective, args: Any, kwargs: Any, is_held: bool
     ) -> Any:
         """Take part in a collective.
 
