@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -117,9 +116,6 @@ class Dispatcher:
         self._lift = Lift(())
         self._lifts = self._replays_before = 0
         self._outer = None if outer is None else weakref.ref(outer)
-        with _lock:
-            _made[name] += 1
-            self._number = _made[name]
         #: Set once graphs hold collectives: what the ranks decide together. It outlives a reset(),
         #: of which the other ranks do not know.
         self._together: Together | None = None
@@ -601,7 +597,7 @@ class Dispatcher:
         found = collectives.found_before()
         wants = self.options.collectives == "inside" and self.options.compile is None
         if self._together is None and wants and found and not self.strategy.layout.is_padded:
-            begun = begin(self.name, self._number, found)
+            begun = begin(self.name, found)
             if isinstance(begun, str):
                 if self.entries.is_new(begun):
                     log(logging.WARNING, "split", function=self.name, because=begun)
@@ -868,8 +864,6 @@ def owners() -> list[tuple[Dispatcher, Any]]:
 
 
 _lock = new_lock()
-#: Name -> how many were made.
-_made: Counter[str] = Counter()
 _owners: weakref.WeakKeyDictionary[Dispatcher, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 

@@ -172,13 +172,14 @@ def _sequence(collectives: Sequence[Collective]) -> tuple[str, list[str]]:
     return f"{_RECORDED}{digest}", [f"{c} at {c.where}" for c in collectives]
 
 
-def begin(name: str, number: int, found: Sequence[Collective]) -> Together | str:
-    """Begin to decide about a callable together with the other ranks.
+def begin(name: str, found: Sequence[Collective]) -> Together | str:
+    """Begin to decide about a callable together with the other ranks, after its first call.
+
+    The ranks meet under the number of collectives that their group has issued so far: after the
+    same call it is the same on all, whatever they call the function, and did before.
 
     Args:
         name: of the callable.
-        number: of all that have this name, which one it is, in the order in which they were made.
-            It has to be the same on all ranks.
         found: the collectives of its first call.
 
     Returns:
@@ -194,8 +195,12 @@ def begin(name: str, number: int, found: Sequence[Collective]) -> Together | str
         backend = group._get_backend(torch.device(device.type)).name()
         if backend.lower() not in ("nccl", "rccl"):
             return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
+    try:
+        number = group._get_sequence_number_for_group()
+    except RuntimeError as error:
+        return f"the group does not count its collectives: {one_line(error)}"
     patience = settings.from_environment().ranks_timeout
     ranks = dist.get_process_group_ranks(group)
     store = c10d._get_default_store()
-    agreement = Agreement(f"{groups[0]}/{name}/{number}", ranks, dist.get_rank(), store, patience)
+    agreement = Agreement(f"{groups[0]}/{number}", ranks, dist.get_rank(), store, patience)
     return Together(name, agreement)
