@@ -135,3 +135,21 @@ def test_torchrun(tmp_path, front, how, raises):
     for rank in range(2):
         assert (tmp_path / f"{rank}.txt").read_text() == "[4.0, 4.0] 2 []\n"
     assert ("on purpose" in said) == raises
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("split", "1 capture, 3 replays, equal to eager\n{}/examples/tensor_parallel.py:"),
+        ("inside", "1 capture, 3 replays, equal to eager"),
+        ("refuse", "0 capture, 0 replays, equal to eager"),
+    ],
+)
+def test_the_example(how, said):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = ROOT / "examples" / "tensor_parallel.py"
+    command += ["--nproc-per-node", "2", program, how]
+    done = subprocess.run(command, env=_ENVIRON, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert said.format(ROOT) in done.stdout

@@ -182,7 +182,7 @@ class Builder:
         Raises:
             CaptureError: it has.
         """
-        splits, why = self._options.collectives != "refuse", ""
+        splits, why = self._options.collectives != "refuse", 'It was asked for: "refuse".'
         if self._keys.layout.is_padded:
             splits, why = False, _PADDED
         collectives.raise_if_known(splits, why)
