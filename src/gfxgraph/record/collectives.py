@@ -12,6 +12,7 @@ reach the operators under a dispatch mode, which a recorded run has.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import random
 import sys
@@ -597,15 +598,32 @@ _holders: list[tuple[weakref.WeakMethod[Callable[[], None]], frozenset[str]]] = 
 def release_with_groups(release: Callable[[], None], groups: Iterable[str]) -> None:
     """Call the method ``release`` before one of ``groups`` is shut down.
 
-    NCCL waits for graphs that hold its work: ``destroy_process_group()`` would not end.
+    NCCL waits for graphs that hold its work: ``destroy_process_group()`` would not end. Also called
+    at the end of the program, where torch shuts the groups down that are left.
     """
     with _lock:
+        if not _holders:
+            atexit.unregister(_release_all)
+            atexit.register(_release_all)  # the newest is called first
         _holders[:] = [held for held in _holders if held[0]() is not None]
         _holders.append((weakref.WeakMethod(release), frozenset(groups)))
         for name in ("shutdown", "abort"):
             method = getattr(dist.ProcessGroup, name, None)
             if method is not None and not hasattr(method, "__gfxgraph_releases__"):
                 setattr(dist.ProcessGroup, name, _releasing(method))
+
+
+def _release_all() -> None:
+    with _lock:
+        due, _holders[:] = list(_holders), []
+    _release(due)
+
+
+def _release(due: list[tuple[weakref.WeakMethod[Callable[[], None]], frozenset[str]]]) -> None:
+    for held, _ in due:
+        release = held()
+        if release is not None:
+            release()
 
 
 def _releasing(original: Any) -> Any:
@@ -615,10 +633,7 @@ def _releasing(original: Any) -> Any:
         with _lock:
             due = [held for held in _holders if name in held[1] or "" in held[1] or not name]
             _holders[:] = [held for held in _holders if held not in due]
-        for held, _ in due:
-            release = held()
-            if release is not None:
-                release()
+        _release(due)
         return original(group, *args, **kwargs)
 
     method.__gfxgraph_releases__ = True  # type: ignore[attr-defined]
