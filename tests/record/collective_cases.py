@@ -362,6 +362,30 @@ def only_one_path_issues(rank, world, device):
 
 
 @case
+def a_new_path_after_a_collective(rank, world, device):
+    """A replay that cannot go on has sent something, and the eager run after it does not again."""
+
+    @gfxgraph.graphed
+    def f(x):
+        y = x * 2
+        dist.all_reduce(y)
+        z = functional.all_reduce(y + 1, "sum", dist.group.WORLD)
+        if z.sum() > 1000:
+            z = z - 1
+        dist.all_reduce(z)
+        return y + z
+
+    since, results, expected = issued(), [], []
+    for factor in (1, 1, 1000, 1000, 1):
+        x = rows(rank, device) * factor
+        y = total(world, device) * 2 * factor
+        z = (y + 1) * world
+        results.append(f(x))
+        expected.append(y + (z - 1 if z.sum() > 1000 else z) * world)
+    return outcome(f, results, expected, since)
+
+
+@case
 def a_count_that_nobody_sees(rank, world, device):
     """Issues in every third call, by a number in memory of C."""
     count = ctypes.c_int(0)

@@ -191,6 +191,12 @@ def test_only_one_path_issues(ranks):
         assert rank["captures"] == 2 and rank["replays"] >= 4
 
 
+def test_a_new_path_after_a_collective(ranks):
+    for rank in ranks:
+        was_split(rank, replays=3)
+        assert rank["captures"] == 2 and rank["issued"] == 15
+
+
 def test_a_count_that_nobody_sees(ranks):
     for rank in ranks:
         assert rank["issued"] == 0 and rank["captures"] == 0 and len(rank["refused"]) == 1

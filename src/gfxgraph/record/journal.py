@@ -7,6 +7,7 @@ The same goes for what takes part in a collective (``exchanges.py``).
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -248,7 +249,7 @@ class Journal:
         self._storages = StorageNames()
         self._handed: list[tuple[int, _Handed]] = []
         self._rewritten: list[str] = []
-        self._transformed = ""
+        self._transformed = self._unkept = ""
         self._generators = tuple(generators)
         self._calls: list[_Call] = []
         self._left: deque[_Call] | None = None
@@ -361,6 +362,13 @@ class Journal:
             raise CaptureError(
                 f"{self._transformed} is called in torch.vmap or another transform of torch.func, "
                 "where no graph can be cut. Call it outside of the transform."
+            )
+        if self._unkept:
+            raise CaptureError(
+                f"there was no memory to keep what came out of {self._unkept} for the runs of a "
+                "capture, which send nothing. Free some, or let gfxgraph refuse collectives "
+                '(collectives="refuse").',
+                transient=True,
             )
         for call in self._calls:
             if call.under_way:
@@ -476,23 +484,38 @@ class Journal:
             raise
         call.under_way = written
         if isinstance(result, Progress) and result.is_open:
-            result.when_done(call.settle)
-        else:
-            call.settle()
-        if isinstance(result, (torch.Tensor, list, tuple)):
-            with _unseen():
-                call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
-        else:
             call.result = result
+            result.when_done(functools.partial(self._settle, call))
+        else:
+            self._settle(call, result)
         return result
+
+    def _settle(self, call: _Call, result: Any = None) -> None:
+        """Keep what came out of an exchange that is over."""
+        try:
+            call.settle()
+            if result is not None:
+                with _unseen():
+                    call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
+        except torch.OutOfMemoryError as error:
+            # A run that goes on after it raises that, since it has not what came out.
+            call.error = error
+            if self._caller is not None:
+                raise
+            self._unkept = _name(call.fn)
 
     def _looked_at(
         self, fn: Exchange, args: Any, kwargs: Any, is_replay: bool
     ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor], list[torch.Tensor]]:
         """The tensors that an exchange is given; those that it writes to, by number; copies."""
+        before: list[torch.Tensor] = []
         with _unseen():
             given = list(tensors_in(args, kwargs))
-            before = [] if is_replay else list(map(_copy, given))
+            if not is_replay:
+                try:
+                    before = list(map(_copy, given))
+                except torch.OutOfMemoryError:  # the call itself may well have room
+                    self._unkept = _name(fn)
             numbers = {id(tensor): n for n, tensor in enumerate(given)}
             written = {numbers[id(tensor)]: tensor for tensor in fn.written(args, kwargs)}
         if not is_replay:
