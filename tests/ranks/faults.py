@@ -133,6 +133,22 @@ def sends_another_shape(rank, world, how):
 
 
 @case
+def sends_another_shape_later(rank, world, how):
+    """All have a graph with the collective for one kind of calls, when it shows in another."""
+
+    @gfxgraph.graphed(collectives=how)
+    def f(x):
+        y = (x * 2).view(2, -1) if rank == FAULTY and x.numel() > 4 else x * 2
+        dist.all_reduce(y)
+        return y.view(-1) + 1
+
+    sizes = (4, 4, 8, 8, 8, 4, 4, 4)
+    right = [torch.equal(f(rows(rank, size)), total(world, size) * 2 + 1) for size in sizes]
+    reports = [row.report for row in f.stats().graphs]
+    return told(f, right) | {"cut": [len(report) == 1 for report in reports]}
+
+
+@case
 def takes_another_branch(rank, world, how):
     @gfxgraph.graphed(collectives=how)
     def f(x):

@@ -32,6 +32,7 @@ _QUICK = (
     "out_of_memory",
     "has_another_shape",
     "sends_another_shape",
+    "sends_another_shape_later",
     "takes_another_branch",
     "rebinds_a_weight",
     "resets",
@@ -114,6 +115,13 @@ def test_a_rank_that_sends_another_shape(inside):
         assert any(line.startswith("+all_reduce(float32[2, 2])") for line in difference)
         assert any(line.startswith("-all_reduce(float32[4])") for line in difference)
         assert all("faults.py:" in line for line in difference[-2:])
+
+
+def test_a_rank_that_sends_another_shape_in_another_kind_of_calls(inside):
+    names_the_rank(inside["sends_another_shape_later"])
+    for rank in all_right(inside["sends_another_shape_later"]):
+        assert rank["cut"] == [True, True]  # none is left that holds the collective
+        assert rank["replays"] == 1 + 1 + 2
 
 
 def test_a_rank_that_takes_another_branch(inside):

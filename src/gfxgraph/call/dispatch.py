@@ -597,7 +597,7 @@ class Dispatcher:
         found = collectives.found_before()
         wants = self.options.collectives == "inside" and self.options.compile is None
         if self._together is None and wants and found and not self.strategy.layout.is_padded:
-            begun = begin(self.name, found)
+            begun = begin(self.name, found, self._release_held)
             if isinstance(begun, str):
                 if self.entries.is_new(begun):
                     log(logging.WARNING, "split", function=self.name, because=begun)
@@ -605,6 +605,15 @@ class Dispatcher:
                 self._together = self.builder.together = begun
                 self._order_changed()
         return self._together
+
+    def _release_held(self) -> None:
+        """Release the graphs that hold collectives: the ranks decide together no more."""
+        with self.entries.lock:
+            for key, entry in self.entries.graphs().items():
+                if entry.captured is not None and entry.captured.collectives:
+                    self.entries.drop(key)
+            self._order_changed()
+        self.entries.release_dropped()
 
     # Calls that an entry sends back.
 

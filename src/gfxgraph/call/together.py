@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -49,6 +50,8 @@ class Together:
     Args:
         name: of the callable.
         agreement: of the ranks of its group.
+        end: a method that releases graphs which hold collectives; called when ``mode`` changes. It
+            is held weakly: its owner holds this object.
 
     Attributes:
         mode: what becomes of collectives now; see the module.
@@ -57,7 +60,8 @@ class Together:
         captures: how many all ranks have made together.
     """
 
-    def __init__(self, name: str, agreement: Agreement) -> None:
+    def __init__(self, name: str, agreement: Agreement, end: Callable[[], None]) -> None:
+        self._release = weakref.WeakMethod(end)
         self.mode: Mode = "inside"
         self.why = ""
         self.lock = new_lock()
@@ -163,6 +167,9 @@ class Together:
     def _end(self, mode: Mode, why: str) -> None:
         self.mode, self.why = mode, why
         log(logging.WARNING, "ranks_disagree", function=self._name, because=why, so=mode)
+        release = self._release()
+        if release is not None:
+            release()
 
 
 def _sequence(collectives: Sequence[Collective]) -> tuple[str, list[str]]:
@@ -172,7 +179,7 @@ def _sequence(collectives: Sequence[Collective]) -> tuple[str, list[str]]:
     return f"{_RECORDED}{digest}", [f"{c} at {c.where}" for c in collectives]
 
 
-def begin(name: str, found: Sequence[Collective]) -> Together | str:
+def begin(name: str, found: Sequence[Collective], end: Callable[[], None]) -> Together | str:
     """Begin to decide about a callable together with the other ranks, after its first call.
 
     The ranks meet under the number of collectives that their group has issued so far: after the
@@ -181,6 +188,7 @@ def begin(name: str, found: Sequence[Collective]) -> Together | str:
     Args:
         name: of the callable.
         found: the collectives of its first call.
+        end: see :class:`Together`.
 
     Returns:
         The decisions; a text: why graphs cannot hold these collectives.
@@ -203,4 +211,4 @@ def begin(name: str, found: Sequence[Collective]) -> Together | str:
     ranks = dist.get_process_group_ranks(group)
     store = c10d._get_default_store()
     agreement = Agreement(f"{groups[0]}/{number}", ranks, dist.get_rank(), store, patience)
-    return Together(name, agreement)
+    return Together(name, agreement, end)
