@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from benchmarks.lib.report import about, arguments, failure, write
+from benchmarks.lib.report import about, arguments, failure, shortened, write
 from benchmarks.lib.timing import in_turn, synchronize
 
 WORLD, CALLS = 2, 6
@@ -254,7 +254,7 @@ class Rank:
     def told(self, graph: Any) -> dict[str, Any]:
         """Captures, replays, and why not."""
         stats = graph.stats()
-        reasons = [reason.splitlines()[0][:160] for reason in stats.fallbacks]
+        reasons = [shortened(reason.splitlines()[0])[:160] for reason in stats.fallbacks]
         return {"captures": stats.captures, "replays": stats.replays, "reasons": reasons}
 
 
