@@ -62,7 +62,7 @@ PROGRAMS: dict[str, Program] = {
     "whole_calls": Program(("whole_calls.json",), 20.0),
 }
 """In the order in which they run. The others need two trees (``host_time_trees``, ``first_call``)
-or are parts of tests (``cases``, ``operators``, ``versions``)."""
+or two GPUs (``ranks_nccl``), or are parts of tests (``cases``, ``operators``, ``versions``)."""
 
 
 def run(name: str, commit: str, results: Path, seconds: float) -> str:

@@ -8,6 +8,9 @@
 ``GFXGRAPH_LAZY``                 seconds, a number above 0: the plugins for vLLM and SGLang
                                   capture the largest size at start, and the others between
                                   two steps, once a batch needs them, for so long in all
+``GFXGRAPH_RANKS_TIMEOUT``        seconds, a number above 0, default 30: how long a rank waits
+                                  for the others when they decide together about a graph
+                                  that holds collectives
 ``GFXGRAPH_REBIND``               ``1``: graphs may read large arguments where the caller has
                                   them, instead of copies; not yet for production
 ``GFXGRAPH_RELEASE_BELOW``        MiB, a number above 0: these plugins drop graphs that were
@@ -84,6 +87,7 @@ _VRAM_CAP = "GFXGRAPH_VRAM_CAP", "a number from 0.0 to 1.0", _NUMBER, 0.0, 1.0
 _VALIDATE_EVERY = "GFXGRAPH_VALIDATE_EVERY", "a whole number from 1", _WHOLE, 1.0, _MOST
 _LAZY = "GFXGRAPH_LAZY", "seconds, a number above 0", _NUMBER, _LEAST, _MOST
 _RELEASE_BELOW = "GFXGRAPH_RELEASE_BELOW", "MiB, a number above 0", _NUMBER, _LEAST, _MOST
+_RANKS_TIMEOUT = "GFXGRAPH_RANKS_TIMEOUT", "seconds, a number above 0", _NUMBER, _LEAST, _MOST
 _FORMATS: dict[str, LogFormat] = {"": "text", "text": "text", "json": "json"}
 
 
@@ -103,6 +107,7 @@ class Settings:
     lazy: float | None = None  # GFXGRAPH_LAZY, seconds
     release_below: float | None = None  # GFXGRAPH_RELEASE_BELOW, MiB
     rebind: bool = False  # GFXGRAPH_REBIND
+    ranks_timeout: float = 30.0  # GFXGRAPH_RANKS_TIMEOUT, seconds
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -193,6 +198,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         takes = "three numbers such as '10.3.0'"
         raise _malformed("HSA_OVERRIDE_GFX_VERSION", override, takes)
     every, cap = explicit_validate_every(environ), explicit_vram_cap(environ)
+    of_ranks = _number(environ, *_RANKS_TIMEOUT)
     return Settings(
         mode=mode(environ),
         validate_every=Settings.validate_every if every is None else every,
@@ -206,6 +212,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         lazy=_number(environ, *_LAZY),
         release_below=_number(environ, *_RELEASE_BELOW),
         rebind=rebind(environ),
+        ranks_timeout=Settings.ranks_timeout if of_ranks is None else of_ranks,
     )
 
 

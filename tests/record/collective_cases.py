@@ -71,6 +71,13 @@ def all_ranks_do_the_same(rank, world, device):
     return outcome(f, results, [total(world, device) * 2 + 1] * 4, since)
 
 
+@case
+def refused_where_that_was_asked_for(rank, world, device):
+    f, since = gfxgraph.graphed(summed, collectives="refuse"), issued()
+    results = [f(rows(rank, device)) for _ in range(4)]
+    return outcome(f, results, [total(world, device) * 2 + 1] * 4, since)
+
+
 def raise_where_it_captures(x):
     """No graph can hold this."""
     stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
@@ -140,6 +147,36 @@ def _kinds(rank, world, device):
         dist.all_reduce(y, async_op=True).wait()
         return y
 
+    def waits_later(x):
+        y, z = x + 0, x + 1
+        works = [dist.all_reduce(t, async_op=True) for t in (y, z)]
+        w = x * 3  # meanwhile
+        for work in reversed(works):
+            work.wait()
+        return y + z - w + x * 3
+
+    def into_its_argument(x):
+        dist.all_reduce(x)
+        return x + 1
+
+    def is_asked_for(x):
+        y = x + 0
+        dist.all_reduce(y)
+        return y + 1 if y.sum() > 0 else y - 1
+
+    def asks_its_work(x):
+        y = x + 0
+        work = dist.all_reduce(y, async_op=True)
+        work.wait()
+        return y * int(work.is_completed())
+
+    undone = []
+
+    def leaves_it_undone(x):
+        y = x + 0
+        undone.append(dist.all_reduce(y, async_op=True))
+        return x + 1
+
     def functional_sum(x):
         return functional.all_reduce(x, "sum", group) + 0
 
@@ -198,6 +235,11 @@ def _kinds(rank, world, device):
     return {
         "early": (early, sums),
         "waits": (waits, sums),
+        "waits_later": (waits_later, 2 * sums + world),
+        "into_its_argument": (into_its_argument, sums + 1),
+        "is_asked_for": (is_asked_for, sums + 1),
+        "asks_its_work": (asks_its_work, sums),
+        "leaves_it_undone": (leaves_it_undone, rows(rank, device) + 1),
         "functional_sum": (functional_sum, sums),
         "operator": (operator, sums),
         "gathers": (gathers, sums),
@@ -211,14 +253,27 @@ def _kinds(rank, world, device):
     }
 
 
-@case
-def whatever_is_issued(rank, world, device):
+def _issued_kinds(rank, world, device, which):
     found = {}
     for name, (fn, expected) in _kinds(rank, world, device).items():
-        f = gfxgraph.graphed(fn)
-        results = [f(rows(rank, device)) for _ in range(3)]
-        found[name] = outcome(f, results, [expected] * 3)
+        if which(name):
+            f = gfxgraph.graphed(fn)
+            results = [f(rows(rank, device)) for _ in range(3)]
+            found[name] = outcome(f, results, [expected] * 3)
     return found
+
+
+_WHOLE = ("gathers_objects", "asks_its_work", "leaves_it_undone")
+
+
+@case
+def whatever_is_issued(rank, world, device):
+    return _issued_kinds(rank, world, device, lambda name: name not in _WHOLE)
+
+
+@case
+def what_stays_whole(rank, world, device):
+    return _issued_kinds(rank, world, device, lambda name: name in _WHOLE)
 
 
 @case
@@ -303,6 +358,30 @@ def only_one_path_issues(rank, world, device):
         x = sign * (rows(rank, device) + 1)
         results.append(f(x))
         expected.append(x * 2 if sign < 0 else (total(world, device) + world) * 2)
+    return outcome(f, results, expected, since)
+
+
+@case
+def a_new_path_after_a_collective(rank, world, device):
+    """A replay that cannot go on has sent something, and the eager run after it does not again."""
+
+    @gfxgraph.graphed
+    def f(x):
+        y = x * 2
+        dist.all_reduce(y)
+        z = functional.all_reduce(y + 1, "sum", dist.group.WORLD)
+        if z.sum() > 1000:
+            z = z - 1
+        dist.all_reduce(z)
+        return y + z
+
+    since, results, expected = issued(), [], []
+    for factor in (1, 1, 1000, 1000, 1):
+        x = rows(rank, device) * factor
+        y = total(world, device) * 2 * factor
+        z = (y + 1) * world
+        results.append(f(x))
+        expected.append(y + (z - 1 if z.sum() > 1000 else z) * world)
     return outcome(f, results, expected, since)
 
 
@@ -460,7 +539,7 @@ def asked_to_compile(rank, world, device):
 
 @case
 def raising(rank, world, device):
-    f = gfxgraph.graphed(summed, fallback="raise")
+    f = gfxgraph.graphed(summed, fallback="raise", collectives="refuse")
     try:
         f(rows(rank, device))
     except CaptureError as error:
@@ -474,6 +553,11 @@ def verified_and_checked_by_one_rank(rank, world, device):
         return {}
     since = issued()
     report = gfxgraph.check(summed, rows(rank, device))
+    kinds = _kinds(rank, world, device)
+    checked = {}
+    for name in ("functional_sum", "gathers", "to_the_right", "is_asked_for"):
+        found = gfxgraph.check(kinds[name][0], rows(rank, device))
+        checked[name] = [found.verdict, [h.rule for h in found.hazards]]
     try:
         gfxgraph.verify(summed, rows(rank, device))
         verified = "it was"
@@ -483,6 +567,7 @@ def verified_and_checked_by_one_rank(rank, world, device):
         "hazards": [(h.rule, h.line > 0, h.effect) for h in report.hazards],
         "verdict": report.verdict,
         "verified": verified,
+        "checked": checked,
         "issued": issued() - since,
     }
 

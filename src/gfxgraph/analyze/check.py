@@ -47,7 +47,7 @@ from ..interpose.source import (
     users_line,
     users_line_of,
 )
-from ..record.collectives import refused
+from ..record.collectives import pretended, refused
 from ..record.effects import UndoLog, Unexpected, storage_key
 from ..record.interceptor import Point
 from ..record.recorder import Recorder, Recording
@@ -289,6 +289,7 @@ class _Check:
             with (
                 side_effects(self._effect),
                 refused(),
+                pretended(),
                 recorder.watching(),
                 intercept(builtins, "__import__", reads.importing),
                 reads.recording(),
@@ -321,7 +322,10 @@ class _Check:
         if isinstance(error, CaptureError):
             rule = error.rule if error.rule in RULES else "side-effect"
             where = Source(error.file, error.line) if error.file else users_line_of(error)
-            self._add(rule, error.operation or str(error), where)
+            # Of a collective: one at which no graph can be cut.
+            effect = "eager" if rule == "collective" else RULES[rule].effect
+            if self._recorder is None or not self._recorder.quiet:
+                self.hazard(rule, error.operation or str(error), where, False, effect)
         elif "process group has not been initialized" in one_line(error):
             self._add("collective", one_line(error), users_line_of(error))
         elif _NO_ACCELERATOR in one_line(error):
@@ -421,7 +425,7 @@ class _Check:
         """Run again inside; hazards of this run are known already."""
         report, self.report = self.report, CheckReport(self._name)
         try:
-            with side_effects(self._effect), refused():
+            with side_effects(self._effect), refused(), pretended():
                 yield
         finally:
             self.report = report

@@ -42,6 +42,7 @@ from .signature import Objects, Spec, count_tensors, objects_in, renumbered
 from .static_inputs import bytes_of, shares_memory
 from .suitable import GOES_ON, ends_autograd
 from .thrash import Traits, traits
+from .together import Together
 
 __all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
 
@@ -111,6 +112,7 @@ class Builder:
 
     Attributes:
         compiled: the compiled code; ``None`` without ``compile=``.
+        together: what the ranks decide together, where graphs hold collectives.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class Builder:
         self._entries, self._options, self._keys = entries, options, keys
         self.compiled = self._new_compiled()
         self._ways = Ways() if options.branching == "device" else None
+        self.together: Together | None = None
 
     def forget(self) -> None:
         """Start anew."""
@@ -142,7 +145,7 @@ class Builder:
         kind = describe_key(wanted.call.leaves, wanted.call.spec)
         found: Traits = {}
         try:
-            collectives.raise_if_known()
+            self._refuse_collectives()
             if wanted.is_on_trial:
                 found = traits(wanted.call.fn, wanted.call.leaves, wanted.call.spec)
             self._count(wanted, kind)
@@ -177,6 +180,17 @@ class Builder:
                 self._entries.count_fallback(str(error), calls=int(wanted.is_answered))
                 return error
             return self._refuse(wanted, kind, found, _as_ours(error), answers)
+
+    def _refuse_collectives(self) -> None:
+        """Raise if the caller's own run has issued collectives that keep it from a graph.
+
+        Raises:
+            CaptureError: it has.
+        """
+        splits, why = self._options.collectives != "refuse", 'It was asked for: "refuse".'
+        if self._keys.layout.is_padded:
+            splits, why = False, _PADDED
+        collectives.raise_if_known(splits, why)
 
     def _may_go_on(self, error: EffectsError, call: Call, answers: Answers) -> bool:
         """Whether a graph can store what a call has written, from the next call on."""
@@ -457,6 +471,8 @@ class Builder:
 
     def _captured_anew(self, site: _Site, code: Compiled | None, timed: bool) -> CapturedGraph:
         extends, static_inputs = site.extended or (None, None)
+        together = self.together
+        agree = None if together is None or together.mode == "split" else together.agree
         options = CaptureOptions(
             warmup=self._options.warmup,
             tolerance=self._tolerance,
@@ -464,7 +480,8 @@ class Builder:
             share_inputs=self._keys.shares_inputs,
             admit=functools.partial(self._make_room, site),
             timed=timed or (code is not None and code.measure),
-            rebind=self._rebindable(site),
+            rebind=frozenset() if agree else self._rebindable(site),
+            agree=agree,
         )
         return capture(
             site.target, options, site.graph_pool, extends=extends, static_inputs=static_inputs
@@ -601,6 +618,9 @@ def _place(
     return index, torch.device("cuda", index) if device.type == "cuda" else torch.device("cpu")
 
 
+_PADDED = (
+    "With buckets a graph would send more than eager execution does, which another rank may be in."
+)
 _STIRS = (
     "a call changes {}, a set, and nothing can put back in which order its items come, or which "
     "one its pop() gives; so no graph is made of that call. Keep such items in a list or a dict, "

@@ -16,6 +16,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +26,11 @@ from ..errors import ArgumentError, CaptureError, VerificationError, one_line
 from ..forking import new_lock
 from ..graph.guard import Guard
 from ..graph.lift import EffectsError, Lift, Lifting
-from ..graph.locks import is_inside_gfxgraph, is_lock_ours, when_free
+from ..graph.locks import LOCK, PATIENCE, is_inside_gfxgraph, is_lock_ours, when_free
 from ..graph.pool import GraphPool
 from ..graph.torch_settings import around_autograd
+from ..record import collectives
+from ..record.explain import some
 from ..record.journal import interrupting
 from ..stats import log, tally
 from . import validation
@@ -35,7 +38,7 @@ from .builder import Builder
 from .entries import Entries
 from .entry import Entry, Refusal
 from .first_call import FirstCalls
-from .key import Call, no_graph_now
+from .key import Call, describe_key, no_graph_now
 from .layout import LayoutKey
 from .lifted import fast_path_of, lifted_call, state_on_host
 from .narrow import ObjectArguments
@@ -46,6 +49,7 @@ from .signature import Spec
 from .stats import GraphedStats
 from .suitable import inference
 from .thrash import WORTH_IT, Thrash
+from .together import Together, begin
 from .writers import Writers
 
 __all__ = ["Dispatcher", "Exact", "owners", "reset_with"]
@@ -57,6 +61,9 @@ _MAX_PATHS = 64
 # So many paths without as many replays, keyed by more than yes and no: the data hardly ever takes
 # the same one twice.
 _PATHS_ON_TRIAL = 8
+
+# What a rank says that it would do with a call.
+_NEW, _EAGER, _REPLAYS = "has no graph", "runs eagerly", "replays graph "
 
 _INTERRUPTS = (
     "the call came in the middle of a replay in the same memory: from a finalizer, a signal "
@@ -109,6 +116,9 @@ class Dispatcher:
         self._lift = Lift(())
         self._lifts = self._replays_before = 0
         self._outer = None if outer is None else weakref.ref(outer)
+        #: Set once graphs hold collectives: what the ranks decide together. It outlives a reset(),
+        #: of which the other ranks do not know.
+        self._together: Together | None = None
         #: Keys whose graph differed from eager execution in a later replay.
         self._differed: set[str] = set()
         self._order_changed()
@@ -166,6 +176,8 @@ class Dispatcher:
 
     def answer(self, call: Call) -> Any:
         """Answer a call by its key."""
+        if self._together is not None and self._together.mode != "split":
+            return self._answer_together(call, self._together)
         request, entry, changes = self._known(call)
         if entry is None and self.strategy.objects.learn(call):
             self.entries.drop_by_identity(self.strategy.objects.classes)
@@ -190,6 +202,58 @@ class Dispatcher:
             self._eagerly(*call.given)  # raises that error too, unless the function catches it
             raise CaptureError(f"{self.name}: {reason}")
         return self.run_eagerly(*call.given, reason)
+
+    def _answer_together(self, call: Call, together: Together) -> Any:
+        """Answer a call of a function whose graphs hold collectives: as all ranks do."""
+        if together.mode == "eager":
+            return self.run_eagerly(*call.given, together.why)
+        with together.lock, ExitStack() as held:
+            # From what is said to what is done no other thread replays or captures.
+            is_free = validation.take(held, LOCK, PATIENCE)
+            request, entry, changes = self._known(call)
+            word, detail = self._word(request, entry, changes, is_free)
+            if together.decide(word, detail):
+                if entry is None and word == _NEW:
+                    held.close()
+                    return self._first_together(request, changes, together)
+                if word.startswith(_REPLAYS):
+                    assert isinstance(entry, Entry)
+                    result = self.strategy.replay(request, entry)
+                    if result is NO_MATCH:  # the other ranks have launched theirs
+                        raise CaptureError(f"{self.name}: a graph of all ranks was not replayed")
+                    return result
+                together.why = detail[0]
+            elif isinstance(entry, Entry):
+                self.release(request.key)
+        if together.mode == "split":
+            return self.answer(call)
+        return self.run_eagerly(*call.given, f"not replayed: {together.why}")
+
+    def _word(
+        self, request: Request, entry: Entry | Refusal | None, changes: list[str], is_free: bool
+    ) -> tuple[str, list[str]]:
+        """What this rank would do with a call, and why."""
+        leaves, kind = request.call.leaves, describe_key(request.call.leaves, request.call.spec)
+        if isinstance(entry, Refusal):
+            return _EAGER, [entry.reason]
+        if not is_free:
+            return _EAGER, ["another thread is capturing"]
+        if entry is None:
+            reason = self._postponed(request)
+            why = f"{some(changes)} has changed" if changes else f"for {kind}"
+            return (_NEW, [why]) if reason is None else (_EAGER, [reason])
+        if not entry.is_ready(leaves):
+            args, classes = (request.call.args, request.call.kwargs), self.strategy.objects.classes
+            return _EAGER, [entry.why_not(leaves, args, classes)]
+        return f"{_REPLAYS}{entry.number}", [f"for {kind}"]
+
+    def _first_together(self, request: Request, changes: list[str], together: Together) -> Any:
+        """Run a call on all ranks, and make a graph after it on all or none."""
+        together.begins()
+        try:
+            return self.first_calls.run(request, functools.partial(self._make, request, changes))
+        finally:
+            together.ended()
 
     def _known(self, call: Call) -> tuple[Request, Entry | Refusal | None, list[str]]:
         """The entry of a call, and what was changed in vain since a graph of its key."""
@@ -512,7 +576,44 @@ class Dispatcher:
         self, request: Request, changes: list[str], result: Any = NO_MATCH
     ) -> Exception | None:
         wanted = self.strategy.wanted(self.entries, request, changes, result)
-        return self.builder.make(wanted, self)
+        together = self._begun_together()
+        if together is None or together.mode == "split":
+            return self.builder.make(wanted, self)
+        if result is NO_MATCH:
+            return CaptureError("its graphs hold collectives: call it on all ranks first")
+        error = together.make(
+            lambda: self.builder.make(wanted, self), lambda: self._graph_of(request.key)
+        )
+        if error is not None and self._graph_of(request.key) is not None:
+            self.release(request.key)
+        return error
+
+    def _graph_of(self, key: Any) -> Entry | None:
+        entry = self.entries.get(key)
+        return entry if isinstance(entry, Entry) else None
+
+    def _begun_together(self) -> Together | None:
+        """What the ranks decide on, if graphs are to hold the collectives of the function."""
+        found = collectives.found_before()
+        wants = self.options.collectives == "inside" and self.options.compile is None
+        if self._together is None and wants and found and not self.strategy.layout.is_padded:
+            begun = begin(self.name, found, self._release_held)
+            if isinstance(begun, str):
+                if self.entries.is_new(begun):
+                    log(logging.WARNING, "split", function=self.name, because=begun)
+            else:
+                self._together = self.builder.together = begun
+                self._order_changed()
+        return self._together
+
+    def _release_held(self) -> None:
+        """Release the graphs that hold collectives: the ranks decide together no more."""
+        with self.entries.lock:
+            for key, entry in self.entries.graphs().items():
+                if entry.captured is not None and entry.captured.collectives:
+                    self.entries.drop(key)
+            self._order_changed()
+        self.entries.release_dropped()
 
     # Calls that an entry sends back.
 
@@ -607,9 +708,10 @@ class Dispatcher:
         if self._lifts > _MAX_LIFTS:
             return False
         before = self._lifted
-        inner = Dispatcher(
-            self.name, self.options, Exact(), self.method, self.builder.graph_pools, self
-        )
+        options = self.options
+        if options.collectives == "inside":
+            options = replace(options, collectives="split")
+        inner = Dispatcher(self.name, options, Exact(), self.method, self.builder.graph_pools, self)
         inner._writers.writes = True  # what captures put into the places is for nobody else
         inner.entries.counts = self.entries.counts
         self._lifted, self._lift = inner, lift
@@ -626,8 +728,10 @@ class Dispatcher:
         if self._lifted is not None:
             self.fast_path = fast_path_of(self._lift, self._lifted)
             return
+        together = getattr(self, "_together", None)
+        decides = together is not None and together.mode != "split"
         self.fast_path, self._others = self.strategy.fast_paths(
-            () if self.entries.is_paused else self.entries.order
+            () if self.entries.is_paused or decides else self.entries.order
         )
 
 

@@ -106,6 +106,7 @@ class Entry:
         modes: of each output, whether it is an inference tensor in eager execution.
         carried: of a function for several sizes: of each output, which dimensions carry which size.
         linked: of such a function: numbers of the outputs that share memory with others.
+        number: where it holds collectives, that of its capture, the same on all ranks.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Entry:
         *,
         name: str,
     ) -> None:
-        self.used = 0
+        self.used = self.number = 0
         self.stores, self._of_state = stores, frozenset(of_state)
         self.closed: str | None = None
         self.compared_at: int | None = None
@@ -428,6 +429,18 @@ class Entry:
         """That an operator has ended the last replay of this thread; ``""``: none has."""
         error = self._replay.raised.pop(get_ident(), "")
         return error and f"an operator raised {error}, on the emulated device"
+
+    def is_ready(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether a replay for these tensors will go through; the caller holds LOCK."""
+        captured, pool = self.captured, self.graph_pool
+        return (
+            captured is not None
+            and not pool.is_replaying
+            and not pool.device.is_capturing()
+            and vars(forward_ad)["_current_level"] < 0
+            and captured.guard.holds()
+            and not self._replay.clashes(leaves)
+        )
 
     def why_not(self, leaves: Sequence[torch.Tensor], args: Any, classes: Collection[type]) -> str:
         """Why a call that fits got no replay, as far as that can still be seen."""

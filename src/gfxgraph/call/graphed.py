@@ -88,6 +88,7 @@ def graphed(
     fallback: Literal["eager", "raise"] = "eager",
     max_graphs: int = 32,
     branching: Branching = "auto",
+    collectives: Literal["split", "inside", "refuse"] = "split",
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
     dims: Dims | None = None,
     pad: Padding | Mapping[str, Padding] = "auto",
@@ -130,6 +131,12 @@ def graphed(
             only computes, the device decides, in one graph; elsewhere as ``"auto"``
             (docs/control-flow.md). ``"off"``: it runs eagerly, and says which line is the reason.
             A host read that does not depend on the inputs is folded in any case.
+        collectives: what becomes of collectives of ``torch.distributed`` in groups of several
+            ranks (``docs/ranks.md``). ``"split"`` (default): they run eagerly between graphs, and
+            nothing that one rank does matters to another. ``"inside"``: a graph holds them, with
+            NCCL and RCCL and on the emulated device; before each call the ranks of the group agree
+            on the host that all replay, or none does. Where that cannot be they are split, or run
+            eagerly; with ``compile`` they are split. ``"refuse"``: the function runs eagerly.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
             Default: each shape has a graph of its own.
@@ -179,7 +186,16 @@ def graphed(
             "instead of the number, or leave compile= out."
         )
     options = Options(
-        warmup, outputs, verify, fallback, max_graphs, branching, of_sizes, how, tuple(inputs)
+        warmup,
+        outputs,
+        verify,
+        fallback,
+        max_graphs,
+        branching,
+        collectives,
+        of_sizes,
+        how,
+        tuple(inputs),
     )
     given = (dims, pad, larger, out_dims, rows)
     if of_sizes is None and given != (None, "auto", "eager", None, "judge"):

@@ -28,6 +28,7 @@ class PlainOptions(TypedDict, total=False):
     fallback: Literal["eager", "raise"]
     max_graphs: int
     branching: Branching
+    collectives: Literal["split", "inside", "refuse"]
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None
     dims: Dims | None
     pad: Padding | Mapping[str, Padding]
@@ -60,6 +61,7 @@ class Options:
     fallback: Literal["eager", "raise"] = "eager"
     max_graphs: int = 32
     branching: Branching = "auto"
+    collectives: Literal["split", "inside", "refuse"] = "split"
     buckets: Buckets | None = None
     compile: Compile | None = None
     inputs: tuple[str, ...] = ()
@@ -82,6 +84,11 @@ class Options:
             ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
             ("max_graphs", number("max_graphs"), "a whole number from 1"),
             ("branching", self.branching in BRANCHING, "'auto', 'device' or 'off'"),
+            (
+                "collectives",
+                self.collectives in ("split", "inside", "refuse"),
+                "'split', 'inside' or 'refuse'",
+            ),
         ):
             if not fits:
                 raise ArgumentError(

@@ -214,7 +214,8 @@ class Replay:
         stream_id, is_capturing = graph_pool.device.stream_id, graph_pool.device.is_capturing
         index, guard, write_back = graph_pool.index, captured.guard, self.written_inputs
         launch: Callable[[], object] = captured.root.launch or nothing
-        if graph_pool.device.kind == "emulated":
+        # What was sent to other ranks cannot be undone.
+        if graph_pool.device.kind == "emulated" and not captured.collectives:
             launch = _undone_where_it_raises(captured, graph_pool, launch, self.raised)
         memory_holds, written = guard.memory_holds, _counted(captured.written)
         # A replay that changes nothing but its own outputs can be thrown away, so it may be

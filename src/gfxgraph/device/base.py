@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
+from torch._ops import OpOverload
 
 from .nodes import Binder, Node, NodesOfCapture, Parameters, Place
 
@@ -176,6 +177,25 @@ class Device(Protocol):
 
     def is_capturing(self) -> bool:
         """Whether the current stream of this thread is capturing."""
+
+    def hold_call(
+        self,
+        call: Callable[..., Any],
+        op: OpOverload | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Let the capture under way hold a call, which takes part in a collective.
+
+        Args:
+            call: the function.
+            op: the operator that it is, if it is one.
+            args: its arguments.
+            kwargs: its keyword arguments.
+
+        Returns:
+            Its result; ``None`` on the emulated device, if it is no operator.
+        """
 
     def synchronize(self, index: int) -> None:
         """Wait for all work on device ``index``."""

@@ -20,11 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.utils._pytree as pytree
+from torch._ops import OpOverload
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import capture_rules as rules
 from .base import Decision, DeviceFacts, Executables, PoolHandle, generator_id
-from .emulated_capture import Capture, Choice, Operation, current_capture, forget_closed, run
+from .emulated_capture import (
+    Capture,
+    Choice,
+    HeldCall,
+    Operation,
+    current_capture,
+    forget_closed,
+    run,
+)
 from .emulated_memory import MemoryPool, bytes_of_all_pools, new_handle, pool_of
 from .nodes import Binder, Node, Parameters, Place
 from .operators import written_tensors
@@ -290,6 +299,19 @@ class EmulatedDevice:
         """Whether this thread is capturing."""
         return current_capture() is not None
 
+    def hold_call(
+        self,
+        call: Callable[..., Any],
+        op: OpOverload | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record it; each replay calls it."""
+        capture = current_capture()
+        if capture is None:
+            raise CaptureError("a call can be held by a capture that is under way alone.")
+        return capture.hold(call, op, args, kwargs)
+
     def synchronize(self, index: int = 0) -> None:
         """Nothing to wait for; refused during a capture."""
         capture = current_capture()
@@ -428,11 +450,21 @@ def _dot(operations: list[Operation]) -> str:
         places = {_place(t) for t in used if isinstance(t, torch.Tensor)}
         for writer in sorted({last_writer[p] for p in places if p in last_writer}):
             lines.append(f"  n{writer} -> n{number};")
-        op = operation.op
-        written = [] if isinstance(op, Choice) else written_tensors(op, *operation[1:3])
-        for tensor in (*(t for t in operation.targets if t is not None), *written):
+        for tensor in (*(t for t in operation.targets if t is not None), *_written(operation)):
             last_writer[_place(tensor)] = number
     return "\n".join([*lines, "}", ""])
+
+
+def _written(operation: Operation) -> list[torch.Tensor]:
+    """The tensors among its arguments that an operation writes to, or may write to."""
+    op, args, kwargs = operation.op, operation.args, operation.kwargs
+    if isinstance(op, Choice):
+        return []
+    if not isinstance(op, HeldCall):
+        return list(written_tensors(op, args, kwargs))
+    if op.op is not None:
+        return list(written_tensors(op.op, args, kwargs))
+    return [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
 
 
 def _node(operation: Operation) -> Node:
@@ -443,10 +475,10 @@ def _node(operation: Operation) -> Node:
         ]
         kind = operation.op.decision.kind
         return Node("conditional", "", operation.after, {"kind": kind}, tuple(bodies))
-    given = (operation.op, operation.args, operation.kwargs)
     targets = [target for target in operation.targets if target is not None]
-    shapes = [_described(tensor) for tensor in targets or written_tensors(*given)]
-    return Node("operator", operation.op.name(), operation.after, {"results": shapes})
+    shapes = [_described(tensor) for tensor in targets or _written(operation)]
+    name = str(operation.op) if isinstance(operation.op, HeldCall) else operation.op.name()
+    return Node("operator", name, operation.after, {"results": shapes})
 
 
 def _described(tensor: torch.Tensor) -> str:

@@ -35,9 +35,15 @@ from .operators import (
     run_composite,
     written_tensors,
 )
-from .overrides import MODE_STACKS, HiddenFunctionMode, hidden_modes, remove_modes
+from .overrides import (
+    MODE_STACKS,
+    HiddenFunctionMode,
+    are_spread,
+    hidden_modes,
+    remove_modes,
+)
 
-__all__ = ["Capture", "Choice", "Operation", "current_capture", "forget_closed", "run"]
+__all__ = ["Capture", "Choice", "HeldCall", "Operation", "current_capture", "forget_closed", "run"]
 
 # The device has one stream: whatever thread replays, graphs run one after the other.
 _stream = new_lock()
@@ -93,6 +99,26 @@ class Choice(NamedTuple):
         return f"conditional {self.decision.kind}"
 
 
+class HeldCall(NamedTuple):
+    """Stands for an operator in an :class:`Operation` that is another call.
+
+    Attributes:
+        call: the function.
+        op: the operator that it is, if it is one. Of other calls nobody uses the result.
+    """
+
+    call: Callable[..., Any]
+    op: OpOverload | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        result = self.call(*args, **kwargs)
+        return None if self.op is None else result
+
+    def __str__(self) -> str:
+        return str(getattr(self.call, "name", self.call))
+
+
 class Operation(NamedTuple):
     """One recorded call, with internal tensors for arguments.
 
@@ -101,7 +127,7 @@ class Operation(NamedTuple):
     operations that it waits for.
     """
 
-    op: OpOverload | Choice
+    op: OpOverload | Choice | HeldCall
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     targets: list[torch.Tensor | None]
@@ -165,6 +191,23 @@ class Capture:
             value = self._internal(decision.value)
         choice = Choice(decision._replace(value=value), parts)
         self.add(Operation(choice, (value,), {}, [None], self.newest()))
+
+    def hold(
+        self,
+        call: Callable[..., Any],
+        op: OpOverload | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call that is no operation; see ``EmulatedDevice.hold_call``."""
+        with outside_of_modes():
+            if op is not None:
+                result = self.record(op, args, kwargs)
+                self.operations[-1] = self.operations[-1]._replace(op=HeldCall(call, op))
+                return result
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
+            self.add(Operation(HeldCall(call, None), args, kwargs, [None], self.newest()))
+            return None
 
     def of_body(self, body: Callable[[], None]) -> list[Operation]:
         """The operations of ``body``, which are no operations of this list."""
@@ -399,6 +442,8 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
         kwargs = kwargs or {}
         if not self.capture.is_open:
             return func(*args, **kwargs)
+        if types and are_spread(types):
+            return NotImplemented
         if is_composite(func):
             return run_composite(func, args, kwargs, self)
         with outside_of_modes():

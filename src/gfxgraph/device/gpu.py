@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from torch._ops import OpOverload
 
 from ..errors import DeviceError, MissingPackageError
 from ..stats import log
@@ -137,6 +138,16 @@ class GpuDevice:
     def is_capturing(self) -> bool:
         """Whether the current stream is capturing."""
         return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+    def hold_call(
+        self,
+        call: Callable[..., Any],
+        op: OpOverload | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call it: the backend puts its work into the capture."""
+        return call(*args, **kwargs)
 
     def synchronize(self, index: int) -> None:
         """Wait for all work on GPU ``index``."""

@@ -8,7 +8,8 @@ execution does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "ThreadDispatchMode",
     "UnwrappedDispatchMode",
     "WithoutModes",
+    "are_spread",
     "hidden_modes",
     "remove_modes",
 ]
@@ -109,6 +111,20 @@ class UnwrappedDispatchMode(ThreadDispatchMode):
 _tell_guards: Callable[[bool], object] = getattr(
     torch._C._dynamo.guards, "set_is_in_mode_without_ignore_compile_internals", lambda is_in: None
 )
+
+
+@functools.cache
+def _is_spread(cls: type) -> bool:
+    return cls.__module__.startswith("torch.distributed.") and issubclass(cls, torch.Tensor)
+
+
+def are_spread(types: Iterable[type]) -> bool:
+    """Whether one of the classes of tensors spreads them over ranks, or waits for other ranks.
+
+    Such a class turns an operation into others on plain tensors, and these are to be seen: a mode
+    returns ``NotImplemented`` then.
+    """
+    return any(map(_is_spread, types))
 
 
 class HiddenFunctionMode(TorchFunctionMode):

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -20,10 +21,11 @@ from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import Source
-from ..record.collectives import refused
+from ..record.collectives import held_in_graphs, refused, together
 from ..record.effects import Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain, some
 from ..record.journal import Journal
+from ..record.recorder import Recording
 from ..stats import log
 from . import raw
 from .captured import CapturedGraph
@@ -60,6 +62,9 @@ class CaptureOptions:
         admit: raises if there is no room for what takes so many bytes at its peak.
         timed: whether calls are to be timed, see ``CapturedGraph.time_call``.
         rebind: numbers of inputs to read where the caller has them, if that is proven safe.
+        agree: the graph is to hold collectives: waits until all ranks have come as far, and raises
+            where one does not. It takes the recording once there is one, and ``None`` when the
+            graph is there. ``None``: graphs are cut at collectives.
     """
 
     warmup: int
@@ -69,6 +74,7 @@ class CaptureOptions:
     admit: Callable[[int], None] = lambda peak_bytes: None
     timed: bool = False
     rebind: frozenset[int] = frozenset()
+    agree: Callable[[Recording | None], None] | None = None
 
 
 def capture(
@@ -113,6 +119,7 @@ def capture(
         inside_gfxgraph(),
         without_graphs_of_inductor(),
         refused() as issued,
+        held_in_graphs(options.agree is not None),
     ):
         with graph_pool.on_stream():
             eager = warm_up(session, options.warmup)
@@ -148,9 +155,14 @@ def capture(
             session.static_inputs = graph_pool.shared_inputs(session.inputs)
         root = None if extends is None else extends.root
         session.keeps_graph = bool(options.rebind)
+        if options.agree is not None:
+            options.agree(eager.recording)
         capture_with_fallbacks(session, eager, options.branching, root)
         session.rewind()
-        sample = _verify_first_replay(session, eager)
+        if options.agree is not None:
+            options.agree(None)
+        with nullcontext() if options.agree is None else together():
+            sample = _verify_first_replay(session, eager)
         rebinding, how = prove(session, options.rebind, eager.draws_random_numbers)
         before.host.check_still()
         _refuse_unsettled(session)
@@ -162,6 +174,7 @@ def capture(
     return dataclasses.replace(
         captured,
         groups=captured.groups | issued.groups,
+        collectives=() if options.agree is None else tuple(eager.recording.collectives),
         sample=sample,
         rebinding=rebinding,
         report=[*captured.report, *how],
@@ -454,7 +467,7 @@ def _captured(
         saved=[region for region in regions if storage_key(region) in early],
         saves_generator=recording.draws is not None and bool(recording.breaks()),
         generators=host.used,
-        calls_user=any(event.point.rule == "no-graph" for event in recording.events),
+        calls_user=any(e.point.rule in ("collective", "no-graph") for e in recording.events),
         guard=eager.state.guard(
             outside,
             folded_from,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from ..interpose.source import Source
+from ..record.exchanges import Collective
 from .guard import Guard
 from .lowering import Lowering
 from .moved import Rebinding
@@ -52,7 +53,8 @@ class CapturedGraph:
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         regions: what replays write outside, but for the static inputs; in the order of the first
             writes, and one may be part of another.
-        groups: names of the process groups, each of one rank, whose collectives it holds.
+        groups: names of the process groups whose collectives it holds, or runs between graphs.
+        collectives: those of several ranks that it holds: all ranks replay it together, or none.
         stored: numbers of objects outside that may be no arguments: a run stores to them, or stores
             to its arguments and reads them.
         slack: by how much replays may differ from eager execution, in any dtype: compiled code
@@ -95,6 +97,7 @@ class CapturedGraph:
     launch_ns: int = 0
     regions: list[torch.Tensor] = dataclasses.field(default_factory=list)
     groups: frozenset[str] = frozenset()
+    collectives: tuple[Collective, ...] = ()
     stored: frozenset[int] = frozenset()
     slack: float = 0.0
     time_call: Callable[[Literal["eager", "replay"]], float] | None = None

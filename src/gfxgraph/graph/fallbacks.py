@@ -102,7 +102,8 @@ def capture_with_fallbacks(
             session.not_compiled = str(failed.explained)
     first: Failed | None = None
     for _ in range(_MAX_FORCED):
-        breaks = eager.recording.breaks()
+        # Whether graphs are cut at collectives was decided before.
+        breaks = [e for e in eager.recording.breaks() if e.point.rule != "collective"]
         if breaks and not branching:
             raise _refused_branch(breaks[0], eager.recording.decisions)
         try:

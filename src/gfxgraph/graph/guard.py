@@ -238,6 +238,8 @@ class Guard:
     def check_alive(self) -> None:
         """Raise if the memory of a watched tensor was freed, so that nothing can be read there.
 
+        Not where another tensor has taken its place meanwhile, as in a model that is sharded again.
+
         Raises:
             DeadTensorError: a storage was resized to nothing, as offloading does.
         """
@@ -246,6 +248,10 @@ class Guard:
             for name, tensor, address in self._memory.values()
             if address and tensor.numel() and not tensor.untyped_storage().nbytes()
         ]
+        if dead:
+            places = (*self._places.values(), *self._tensors.values())
+            bound_anew = {name for place in places for name in place.changes()}
+            dead = [name for name in dead if name not in bound_anew]
         if dead:
             raise DeadTensorError(
                 f"the graph reads {', '.join(dead[:5])}, whose memory was freed (storage resized "

@@ -18,6 +18,7 @@ from ..device.operators import is_view
 from ..errors import CaptureError
 from ..interpose.source import Source, users_line
 from ..record.effects import storage_key, tensors_in
+from ..record.exchanges import Progress
 from ..record.handed import Hands, Origin
 from ..record.interceptor import Interceptor, Point
 from ..record.journal import perform
@@ -246,12 +247,15 @@ class Tracer(Interceptor):
                 with self.unseen():
                     (fixed_args, fixed_kwargs), hands = self._fix((args, kwargs), event)
                 if isinstance(func, functools.partial) and func.func is perform:
+                    if isinstance(event.result, Progress):  # what it is to give in each replay
+                        hands.progress["progress"] = event.result
                     func = functools.partial(perform, func.args[0], hands)
                 self._segment.step = Step(
                     event.point, event.where, func, fixed_args, fixed_kwargs, _ambient(event.point)
                 )
                 self._note_copied(self._segment.step)
-                self._wrote.clear()
+                if event.point.rule != "collective":  # that runs on the static inputs themselves
+                    self._wrote.clear()
                 child = self._child(event)
                 self._segment.children[key] = child
         self._segment = child
@@ -290,6 +294,8 @@ class Tracer(Interceptor):
         with self.unseen():
             self._needs(fixed)
             if not isinstance(step.func, functools.partial) or step.func.func is not perform:
+                return
+            if step.point.rule == "collective":  # it gets the tensors themselves
                 return
             hands = step.func.args[1]
             for tensor in fixed:
@@ -386,7 +392,7 @@ _READ: dict[str, Callable[..., Any]] = {
 
 def _ambient(point: Point) -> Callable[[], Any] | None:
     """Enters what is in force now; only a function of the user's cares."""
-    if point.rule != "no-graph":
+    if point.rule not in ("collective", "no-graph"):
         return None
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     casts = [

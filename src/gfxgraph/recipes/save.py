@@ -119,8 +119,8 @@ def _recipe(one: Live, key: Any, entry: Entry) -> file.Recipe:
     steps = [segment.step for segment in captured.root.everything() if segment.step]
     if any(step.point.rule == "no-graph" for step in steps):
         raise Unsuitable("it calls no_graph functions, which only calls may do")
-    if captured.groups:
-        raise Unsuitable("it holds collectives, which all ranks have to capture at once")
+    if captured.groups or any(step.point.rule == "collective" for step in steps):
+        raise Unsuitable("it takes part in collectives, which only calls may do")
     writes = captured.written or captured.saved or captured.regions
     draws = captured.draws_random_numbers or captured.saves_generator or captured.generators
     if one.dispatcher.strategy.layout.is_padded and (writes or draws):

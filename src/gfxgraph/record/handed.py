@@ -41,12 +41,17 @@ class Hands:
         written: the static inputs that the graph before it writes to.
         needed: numbers of the tensors without an origin whose memory the call uses afterwards.
         plain: its arguments, if they are :class:`Plain`; ``None``: not known yet.
+        progress: a keyword argument for an exchange that goes on.
+        exchanged: the tensors that an exchange is given, and of these by number those that it
+            writes to; ``None``: not known yet.
     """
 
     origins: dict[int, Origin] = field(default_factory=dict)
     written: Sequence[torch.Tensor] = ()
     needed: set[int] = field(default_factory=set)
     plain: Plain | Literal[False] | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    exchanged: tuple[list[torch.Tensor], dict[int, torch.Tensor]] | None = None
 
     def plain_arguments(self, args: Any, kwargs: Any) -> Plain | Literal[False]:
         """The arguments, the same in all calls, if they are :class:`Plain`."""

@@ -34,6 +34,7 @@ from ..device.overrides import (
     HiddenFunctionMode,
     UnwrappedDispatchMode,
     WithoutModes,
+    are_spread,
     hidden_modes,
     remove_modes,
 )
@@ -52,6 +53,7 @@ from .below import (
     read_below,
 )
 from .effects import tensors_in
+from .exchanges import Collective, TakesPart
 from .journal import note_undefined, perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
@@ -229,6 +231,9 @@ class Interceptor:
     def called_compiled(self) -> None:
         """A compiled function was called; it ran uncompiled."""
 
+    def takes_part(self, collective: Collective) -> None:
+        """The run takes part in a collective."""
+
     def refuse(self, rule: str, what: str, more: str = "") -> None:
         """The run is about to do what no replay would do."""
 
@@ -304,6 +309,40 @@ class Interceptor:
         once = functools.partial(perform, fn, None)
         result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
         self._made_by_host((args, kwargs), result)
+        return result
+
+    def exchange(
+        self, fn: TakesPart, collective: Collective, args: Any, kwargs: Any, is_held: bool
+    ) -> Any:
+        """Take part in a collective.
+
+        Args:
+            fn: does so.
+            collective: what it is to the user.
+            args: its arguments.
+            kwargs: its keyword arguments.
+            is_held: whether a graph will hold it. If not, it runs eagerly between two graphs.
+        """
+        with self.quietly():
+            given, written = tensors_in(args, kwargs), fn.written(args, kwargs)
+            keys = list(map(self.name, given))
+            note_undefined(n for n, key in enumerate(keys) if key in self.undefined)
+            for key, tensor in zip(keys, given, strict=True):
+                if key not in self.inside:
+                    self.provenance.see(key, tensor)
+            for tensor in written:
+                if self.name(tensor) not in self.inside:
+                    self.wrote(tensor)
+                self.undefined.discard(self.name(tensor))
+        self.takes_part(collective)
+        once = functools.partial(perform, fn, None)
+        if is_held:
+            with self.quietly():
+                result = once(*args, **kwargs)
+        else:
+            point = Point("collective", collective.name, "call", ())
+            result = self.event(point, once, args, kwargs)
+        self._made_by_host(written, result)
         return result
 
     def _made_by_host(self, given: Any, result: Any) -> None:
@@ -902,6 +941,8 @@ class _DispatchMode(UnwrappedDispatchMode):
         self._interceptor = interceptor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and are_spread(types):
+            return NotImplemented
         op = _operators.get(address(func)) or _operator(func)
         if op.composite:
             return run_composite(func, args, kwargs or {}, self)

@@ -2,10 +2,12 @@
 
 Such a function may count, send or write, so it runs once in each call of the user's: in the
 caller's own run, and in each replay. Warm-up, capture and the first replay repeat its result.
+The same goes for what takes part in a collective (``exchanges.py``).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -22,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..device import generator_state
 from ..errors import CaptureError
 from .effects import Same, StorageNames, storage_key, tensors_in
+from .exchanges import Exchange, Progress
 from .handed import Caller, Hands, Plain, hand_out
 from .mutations import Mutations
 
@@ -34,6 +37,8 @@ __all__ = [
     "inside_no_graph",
     "inside_transform",
     "interrupting",
+    "is_remembering",
+    "is_repeating",
     "note_undefined",
     "perform",
 ]
@@ -123,6 +128,20 @@ class _Call:
     moved: frozenset[int] = frozenset()
     laid_out: Mapping[int, tuple[Any, Any, int]] = field(default_factory=dict)
     undefined: frozenset[int] = frozenset()
+    #: Of an exchange that goes on, the tensors that it writes to, until they are in ``written``.
+    under_way: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it took part in a collective."""
+        return isinstance(self.fn, Exchange)
+
+    def settle(self) -> None:
+        """The exchange is over: keep what it has written."""
+        if self.under_way:
+            with _unseen():
+                self.written = {n: _copy(tensor) for n, tensor in self.under_way.items()}
+            self.under_way = {}
 
     def preserve(self, tensors: list[torch.Tensor]) -> None:
         """Keep what it has left in ``tensors``, which will be overwritten."""
@@ -150,7 +169,9 @@ class _Call:
                     tensor.as_strided_(sizes, strides, tensor.storage_offset() + by).copy_(value)
                 continue
             with _unseen():
-                same = bool(self.given) and torch.equal(self.given[position], value)
+                # What was in a buffer before something was received there may be anything.
+                same = not self.is_exchange and bool(self.given)
+                same = same and torch.equal(self.given[position], value)
             if not same:
                 with torch.no_grad():
                     given[position].copy_(value)
@@ -183,6 +204,16 @@ class _Local(threading.local):
 
 
 _local = _Local()
+
+
+def is_repeating() -> bool:
+    """Whether this thread repeats calls, and makes none."""
+    return _local.journal is not None and _local.journal._left is not None
+
+
+def is_remembering() -> bool:
+    """Whether this thread remembers the calls that it makes, or goes on after some."""
+    return _local.journal is not None or bool(_local.done)
 
 
 class Journal:
@@ -218,7 +249,7 @@ class Journal:
         self._storages = StorageNames()
         self._handed: list[tuple[int, _Handed]] = []
         self._rewritten: list[str] = []
-        self._transformed = ""
+        self._transformed = self._unkept = ""
         self._generators = tuple(generators)
         self._calls: list[_Call] = []
         self._left: deque[_Call] | None = None
@@ -288,7 +319,7 @@ class Journal:
         """The result of ``fn`` in the first run."""
         assert self._left is not None
         name = _name(fn)
-        if not self._left or self._left[0].fn is not fn:
+        if not self._left or not _is_same(self._left[0].fn, fn):
             raise CaptureError(
                 f"{name} is called in another order than in the call before, and may run only "
                 "once in each call.",
@@ -332,7 +363,19 @@ class Journal:
                 f"{self._transformed} is called in torch.vmap or another transform of torch.func, "
                 "where no graph can be cut. Call it outside of the transform."
             )
+        if self._unkept:
+            raise CaptureError(
+                f"there was no memory to keep what came out of {self._unkept} for the runs of a "
+                "capture, which send nothing. Free some, or let gfxgraph refuse collectives "
+                '(collectives="refuse").',
+                transient=True,
+            )
         for call in self._calls:
+            if call.under_way:
+                raise CaptureError(
+                    f"{_name(call.fn)} still goes on when the call ends, and nothing was waited "
+                    "for. Wait for it (wait()) before the function returns."
+                )
             effects = call.effects
             shared = [name for name, item, key in effects.places if reaches(item, key)]
             for names, whose in (
@@ -387,6 +430,8 @@ class Journal:
 
     def ran(self, fn: Callable[..., Any], hands: Hands, args: Any, kwargs: Any) -> Any:
         """Run ``fn``, and remember its result and the tensors that it may have written."""
+        if isinstance(fn, Exchange):
+            return self._exchanged(fn, hands, args, kwargs)
         if self._caller is not None:
             return self._ran_in_replay(fn, hands, args, kwargs, self._caller)
         given = list(tensors_in(args, kwargs))
@@ -416,6 +461,66 @@ class Journal:
         if error is not None:
             raise error
         return result
+
+    def _exchanged(self, fn: Exchange, hands: Hands, args: Any, kwargs: Any) -> Any:
+        """Take part in a collective, in the very memory of the run, and remember what came out.
+
+        In a replay the arguments are always the same.
+        """
+        is_replay = self._caller is not None
+        before: list[torch.Tensor] = []
+        if is_replay and hands.exchanged is not None:
+            given, written = hands.exchanged
+        else:
+            given, written, before = self._looked_at(fn, args, kwargs, is_replay)
+            if is_replay:
+                hands.exchanged = given, written
+        call = _Call(fn, before, {}, None, None, [])
+        self._calls.append(call)
+        try:
+            result = _run(fn, args, {**kwargs, **hands.progress}, given)
+        except Exception as error:  # repeated by a run that goes on after it
+            call.error = error
+            raise
+        call.under_way = written
+        if isinstance(result, Progress) and result.is_open:
+            call.result = result
+            result.when_done(functools.partial(self._settle, call))
+        else:
+            self._settle(call, result)
+        return result
+
+    def _settle(self, call: _Call, result: Any = None) -> None:
+        """Keep what came out of an exchange that is over."""
+        try:
+            call.settle()
+            if result is not None:
+                with _unseen():
+                    call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
+        except torch.OutOfMemoryError as error:
+            # A run that goes on after it raises that, since it has not what came out.
+            call.error = error
+            if self._caller is not None:
+                raise
+            self._unkept = _name(call.fn)
+
+    def _looked_at(
+        self, fn: Exchange, args: Any, kwargs: Any, is_replay: bool
+    ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor], list[torch.Tensor]]:
+        """The tensors that an exchange is given; those that it writes to, by number; copies."""
+        before: list[torch.Tensor] = []
+        with _unseen():
+            given = list(tensors_in(args, kwargs))
+            if not is_replay:
+                try:
+                    before = list(map(_copy, given))
+                except torch.OutOfMemoryError:  # the call itself may well have room
+                    self._unkept = _name(fn)
+            numbers = {id(tensor): n for n, tensor in enumerate(given)}
+            written = {numbers[id(tensor)]: tensor for tensor in fn.written(args, kwargs)}
+        if not is_replay:
+            self._last_given.append(before)
+        return given, written, before
 
     def _hand(
         self,
@@ -775,8 +880,13 @@ def _outcome(
 
 def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
     if _local.done:
-        if _local.done[0].fn is fn:
-            return _local.done.popleft().give(given, (args, kwargs))
+        if _is_same(_local.done[0].fn, fn):
+            call = _local.done.popleft()
+            result = call.give(given, (args, kwargs))
+            if isinstance(result, Progress):
+                own = list(call.under_way.values())
+                return result.again(own, [given[n] for n in call.under_way])
+            return result
         _local.done.clear()
     _local.inside = True
     try:
@@ -792,8 +902,14 @@ def _unseen() -> Iterator[None]:
         yield
 
 
+def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    return one is other or (isinstance(one, Exchange) and one == other)
+
+
 def _name(fn: Callable[..., Any]) -> str:
     """The name of the function in messages."""
+    if isinstance(fn, Exchange):
+        return f"{fn.name}, which sends something to other ranks,"
     return f"{getattr(fn, '__qualname__', 'a no_graph function')}(), which is marked no_graph,"
 
 

@@ -20,6 +20,7 @@ from ..errors import CaptureError
 from ..interpose.codes import address
 from ..interpose.source import Source, users_instruction, users_line, users_line_of
 from .effects import Same, UndoLog, tensors_in
+from .exchanges import Collective
 from .explain import explain
 from .gradients import backward_passes, newest_node, reached
 from .interceptor import Interceptor, Point, draws
@@ -36,7 +37,7 @@ _REBOUND = (
     "A backward pass sets it to another tensor. Let it add to one that is there before: "
     "zero_grad(set_to_none=False); or return torch.autograd.grad(...)."
 )
-_DONE_IN_EACH_CALL = ("no-graph", "seed")
+_DONE_IN_EACH_CALL = ("collective", "no-graph", "seed")
 _NUMBERS, _LISTS = (int, float, bool), (list, tuple)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
@@ -140,6 +141,7 @@ class Recording:
             run of all.
         decisions: of each ``cond``, ``switch`` and ``while_loop``, in order, why the host decides
             it; empty: the device does.
+        collectives: those of groups of several ranks, in order.
         decided_at: where the device decides first; ``None``: nowhere.
     """
 
@@ -166,6 +168,7 @@ class Recording:
     differentiates: bool = False
     may_settle: bool = False
     decisions: list[str] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
     decided_at: Source | None = None
 
     def breaks(self) -> list[Event]:
@@ -576,6 +579,12 @@ class Recorder(Interceptor):
         if self._generators is not None and not self.is_on_trial:
             with self.unseen():
                 self._generators.drew(repeats)
+
+    def takes_part(self, collective: Collective) -> None:
+        """Record it."""
+        self._fail_on_trial(collective.name)
+        if collective.ranks:  # not the end of one
+            self.recording.collectives.append(collective)
 
     def called_compiled(self) -> None:
         """Record it."""

@@ -634,12 +634,13 @@ def f(x):
     ),
     Rule(
         "collective",
-        "the function issues a collective to other ranks",
-        "eager",
-        "gfxgraph cannot ask other ranks yet whether they capture it too. If one does not, the "
-        "collectives of warm-up and capture would wait for it, or pair up with the wrong ones. So "
-        "the function runs eagerly if its group has more than one rank.",
-        "Leave the collective to the caller, and graph the code between two collectives.",
+        "the function takes part in a collective of several ranks",
+        "branches",
+        "It runs eagerly between two graphs, once in each call, so that it does not matter to "
+        "other ranks whether a graph answers here. Runs of ours send nothing: they repeat what "
+        "came out in a call.",
+        "Nothing to do where that becomes several graphs. Elsewhere leave the collective to the "
+        "caller, and graph the code between two collectives.",
         bad="""\
 import torch.distributed as dist
 

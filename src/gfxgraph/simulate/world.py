@@ -234,7 +234,11 @@ class SimulatedCuda:
     def _wrap_new(self, tensor: torch.Tensor) -> torch.Tensor:
         self._distinguishes_host |= tensor.device.type != "cpu"
         if dispatch_stack.is_traceable_wrapper_subclass(tensor):
-            return dispatch_stack.transform_subclass(tensor, lambda name, part: self._wrap(part))
+            # A DTensor also names its mesh among its parts.
+            return dispatch_stack.transform_subclass(
+                tensor,
+                lambda name, part: self._wrap(part) if isinstance(part, torch.Tensor) else part,
+            )
         if tensor.layout is not torch.strided:
             return tensor
         self._borrow(tensor)

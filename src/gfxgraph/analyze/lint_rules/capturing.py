@@ -16,6 +16,34 @@ __all__ = ["RULES"]
 
 _BUILTIN = frozenset(dir(builtins))
 _ENTER_STREAM = {"torch.cuda.StreamContext", "torch.cuda.set_stream", "torch.cuda.stream"}
+_DISTRIBUTED = {
+    "torch.distributed",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.distributed_c10d",
+}
+_COLLECTIVES = frozenset(
+    (
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "all_gather_tensor",
+        "all_reduce",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "batch_isend_irecv",
+        "broadcast",
+        "gather",
+        "irecv",
+        "isend",
+        "recv",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "scatter",
+        "send",
+    )
+)
 _DEFAULT_STREAM = "torch.cuda.default_stream"
 
 
@@ -197,6 +225,17 @@ def _is_default(source: Source, stream: ast.expr, defaults: set[str]) -> bool:
     return ast.unparse(stream) in defaults
 
 
+# ---------------------------------------------------------------------- collective-in-capture
+
+
+def _collectives(source: Source) -> Iterator[Mark]:
+    blocks = [statement for capture in captures(source) for statement in capture.body]
+    for call, _, _ in reached_calls(source, blocks):
+        module, _, name = source.dotted(call.func).rpartition(".")
+        if module in _DISTRIBUTED and name in _COLLECTIVES:
+            yield Mark(call, f"{short(call)} in a capture")
+
+
 def _walk(capture: Capture) -> Iterator[ast.AST]:
     for statement in capture.body:
         yield from ast.walk(statement)
@@ -262,5 +301,21 @@ def capture(x):
         good=_WARM + "        y = model(x)\n    return graph, y\n",
         words=_WORDS,
         check=_default_streams,
+    ),
+    LintRule(
+        id="collective-in-capture",
+        title="a capture by hand holds a collective",
+        severity="warning",
+        why="All ranks have to capture it in the same order and to replay that graph in the same "
+        "calls, or none of them. A rank that cannot capture, or runs eagerly once, leaves the "
+        "others waiting, and its collectives pair up with the wrong ones.",
+        remedy="Let gfxgraph.graphed cut the graph there, which it does by itself, or let all "
+        'ranks agree: collectives="inside".',
+        bad="import torch.distributed as dist\n"
+        + _WARM
+        + "        y = model(x)\n        dist.all_reduce(y)\n    return graph, y\n",
+        good=_WARM + "        y = model(x)\n    return graph, y\n",
+        words=_WORDS,
+        check=_collectives,
     ),
 )

@@ -86,7 +86,7 @@ _ALL = (
     ),
     Experiment(
         "ranks",
-        "do several ranks agree on using graphs, without a collective in a capture?",
+        "do several ranks use graphs with collectives, and leave nobody waiting?",
         ranks.run,
         "On this machine the ranks are processes of one host; with fewer GPUs than ranks they "
         "share them, and what they exchange goes through the host.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,6 +20,8 @@ __all__ = [
     "not_forked",
     "not_joined",
     "second_stage",
+    "summed",
+    "summed_that_draws",
     "used_too_early",
 ]
 
@@ -133,6 +136,20 @@ def first_stage(x: torch.Tensor) -> torch.Tensor:
 def first_stage_that_draws(x: torch.Tensor) -> torch.Tensor:
     """The same, but a graph cannot hold it: it draws from Python's generator."""
     return (x * 2).sin() + 0 * random.random()
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    """Both stages, with the exchange inside."""
+    y = first_stage(x)
+    dist.all_reduce(y)
+    return second_stage(y)
+
+
+def summed_that_draws(x: torch.Tensor) -> torch.Tensor:
+    """The same, but a graph cannot hold it."""
+    y = first_stage_that_draws(x)
+    dist.all_reduce(y)
+    return second_stage(y)
 
 
 def second_stage(x: torch.Tensor) -> torch.Tensor:

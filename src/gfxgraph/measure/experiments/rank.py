@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 import torch.utils._pytree as pytree
@@ -110,13 +110,39 @@ class _Ranks:
     # The built-in cases.
 
     def of_ours(self) -> list[Row]:
-        """Two stages with a sum between them: all capture, one cannot."""
+        """Two stages with a sum between them, outside of what is graphed, and inside."""
         last = self._rank == self._world - 1
         cannot = functions.first_stage_that_draws if last else functions.first_stage
+        summed = functions.summed_that_draws if last else functions.summed
         return [
             self._staged("all capture", functions.first_stage),
             self._staged("one cannot capture", cannot),
+            self._summed("cut at the sum", functions.summed, "split"),
+            self._summed("cut, one cannot", summed, "split"),
+            self._summed("sum inside", functions.summed, "inside"),
+            self._summed("inside, one cannot", summed, "inside"),
         ]
+
+    def _summed(
+        self, case: str, fn: Callable[..., torch.Tensor], how: Literal["split", "inside"]
+    ) -> Row:
+        """One function with the sum inside; how many collectives were sent beside the calls'."""
+        mine, right = self._given(functions.first_stage)
+        step, before = graphed(fn, collectives=how), _sent()
+        results = [step(mine) for _ in range(_CALLS)]
+        sent = _sent() - before - _CALLS
+        correct = all(within(result, right, None) for result in results)
+        stats = step.stats()
+        why = next(iter(stats.fallbacks), "")
+        told = "graphs" if stats.replays else "runs eagerly"
+        return self._row(case, [step], stats.replays, told, correct, why, sent)
+
+    def _given(self, first: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """What this rank is given, and what is to come out."""
+        device = current_device().type
+        inputs = [torch.full((4, 8), 0.1 * (n + 1), device=device) for n in range(self._world)]
+        total = sum((first(x) for x in inputs), torch.zeros_like(inputs[0]))
+        return inputs[self._rank], functions.second_stage(total)
 
     def without_the_last(self) -> Row:
         """The last rank ends in the middle; the others are told instead of waiting."""
@@ -131,10 +157,7 @@ class _Ranks:
         return self._row("one is gone", [], 0, "yes", False, "it was not noticed")
 
     def _staged(self, case: str, first: Callable[..., torch.Tensor]) -> Row:
-        device = current_device().type
-        inputs = [torch.full((4, 8), 0.1 * (n + 1), device=device) for n in range(self._world)]
-        mine = inputs[self._rank]
-        right = functions.second_stage(sum((first(x) for x in inputs), torch.zeros_like(mine)))
+        mine, right = self._given(first)
         stages = [graphed(first), graphed(functions.second_stage)]
         with noticed() as issued:
             for stage in stages:
@@ -211,6 +234,12 @@ class _Ranks:
             "right": right,
             "note": note,
         }
+
+
+def _sent() -> int:
+    """How many collectives were sent in the group of all ranks."""
+    group: Any = dist.group.WORLD
+    return int(group._get_sequence_number_for_group())
 
 
 def _replays(stages: list[Graphed[..., Any]]) -> int:

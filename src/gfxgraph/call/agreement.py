@@ -1,0 +1,124 @@
+"""Several ranks decide together, on the host and in bounded time.
+
+A *round* is one decision. Each rank says a word in it. If all say the same one, the verdict is yes;
+if two differ, or a rank is silent for too long, it is no. The verdict is a single key of torch's
+store, which the first that knows it writes: so no rank reads another verdict than the others, also
+where one of them gives up waiting at the very moment in which the last one answers.
+
+Nothing here is a collective of torch: a rank that is gone, or never comes, costs the others the
+time that they wait for it, and no more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch import distributed as dist
+
+__all__ = ["Agreement", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all ranks have decided.
+
+    Attributes:
+        agreed: whether all said the same.
+        why: why not; it names a rank.
+        silent: whether a rank gave no answer in time, or the store is gone.
+        alike: whether two ranks did the same, and differed in how.
+    """
+
+    agreed: bool
+    why: str = ""
+    silent: bool = False
+    alike: bool = False
+
+
+class Agreement:
+    """Rounds of some ranks about one thing. All have to begin the same rounds in the same order.
+
+    Args:
+        name: of what the rounds are about, the same on all ranks.
+        ranks: the global ranks that take part.
+        rank: this one.
+        store: torch's store, which all of them reach.
+        patience: seconds to wait for the others in a round.
+
+    Attributes:
+        rounds: how many have begun.
+    """
+
+    def __init__(
+        self, name: str, ranks: Sequence[int], rank: int, store: Any, patience: float
+    ) -> None:
+        prefixed: Any = vars(dist)["PrefixStore"]  # not among the names that it exports
+        self._store = prefixed(f"gfxgraph/{name}", store)
+        self._ranks, self._rank, self._patience = list(ranks), rank, patience
+        self.rounds = 0
+
+    def decide(self, word: str, detail: Sequence[str] = ()) -> Verdict:
+        """Say ``word`` in the next round, and learn the verdict.
+
+        Args:
+            word: a short text.
+            detail: lines that explain it, and may differ. Of words that differ only behind a colon
+                the verdict shows how their lines differ.
+        """
+        self.rounds = number = self.rounds + 1
+        try:
+            return self._decided(number, word, detail)
+        except RuntimeError as error:  # also all that torch raises of a store
+            why = f"rank {self._rank} cannot reach the store of the process group: {error}"
+            return Verdict(False, why.partition("\n")[0], silent=True)
+
+    def _decided(self, number: int, word: str, detail: Sequence[str]) -> Verdict:
+        store = self._store
+        mine = json.dumps([self._rank, word, list(detail)])
+        store.set(f"{number}/{self._rank}", "")
+        first = json.loads(store.compare_set(f"{number}/word", "", mine))
+        if first[1] != word:
+            return self._verdict(number, self._difference(first, word, detail))
+        if store.add(f"{number}/count", 1) == len(self._ranks):
+            verdict = self._verdict(number, Verdict(True))
+            self._forget(number - 1)
+            return verdict
+        try:
+            store.wait([f"{number}/verdict"], timedelta(seconds=self._patience))
+        except RuntimeError:
+            missing = [r for r in self._ranks if not store.check([f"{number}/{r}"])]
+            who = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
+            why = f"{who} gave no answer in {self._patience:g} s"
+            return self._verdict(number, Verdict(False, why, silent=True))
+        return self._verdict(number, Verdict(False))
+
+    def _verdict(self, number: int, proposed: Verdict) -> Verdict:
+        """The verdict of a round; ``proposed`` becomes it, if there is none."""
+        text = json.dumps([proposed.agreed, proposed.why, proposed.silent, proposed.alike])
+        return Verdict(*json.loads(self._store.compare_set(f"{number}/verdict", "", text)))
+
+    def _difference(self, first: list[Any], word: str, detail: Sequence[str]) -> Verdict:
+        other, its_word, its_detail = first
+        if its_word.partition(":")[0] == word.partition(":")[0]:
+            names = f"rank {other}", f"rank {self._rank}"
+            lines = difflib.unified_diff(its_detail, list(detail), *names, lineterm="")
+            why = "\n".join([f"{names[1]} differs from {names[0]}:", *lines])
+            return Verdict(False, why, alike=True)
+        ours, theirs = _said(self._rank, word, detail), _said(other, its_word, its_detail)
+        return Verdict(False, f"{ours}; {theirs}")
+
+    def _forget(self, number: int) -> None:
+        """All ranks are past a round: nobody reads it any more."""
+        names = ("word", "count", "verdict", *map(str, self._ranks))
+        for name in names if number > 0 else ():
+            self._store.delete_key(f"{number}/{name}")
+
+
+def _said(rank: int, word: str, detail: Sequence[str]) -> str:
+    what = word.partition(":")[0]
+    return f"rank {rank} {what}" + (f" ({detail[0]})" if detail else "")
