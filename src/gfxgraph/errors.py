@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from .troubleshooting import section_of
+
 __all__ = [
     "ArgumentError",
     "CaptureError",
@@ -30,6 +32,12 @@ __all__ = [
 
 class GfxGraphError(Exception):
     """Base class of all errors of gfxgraph."""
+
+    @property
+    def see(self) -> str:
+        """The section of the docs that explains it, ``"troubleshooting.md#memory"``; or empty."""
+        section = section_of(_text(self))
+        return f"troubleshooting.md#{section}" if section else ""
 
 
 class SettingError(GfxGraphError, ValueError):
@@ -80,6 +88,11 @@ class CaptureError(GfxGraphError, RuntimeError):
         self.file: str | None = None
         self.line = 0
         self.remedy = ""
+
+    @property
+    def see(self) -> str:
+        """The rule that explains it, ``"rules.md#print"``, or the section as for other errors."""
+        return f"rules.md#{self.rule}" if self.rule else super().see
 
 
 class DeadTensorError(GfxGraphError, RuntimeError):

@@ -23,6 +23,7 @@ from . import settings
 from .errors import SettingError
 from .forking import new_lock
 from .tables import Printed
+from .troubleshooting import section_of
 
 __all__ = [
     "BY_HAND",
@@ -239,7 +240,8 @@ class Tally:
                 label = printable(reason)
                 known[label if label in known or len(known) < _MAX_REASONS else _OTHER] += calls
         if first:
-            log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
+            see = {"see": f"troubleshooting.md#{found}"} if (found := section_of(reason)) else {}
+            log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason, **see)
 
     def thrashes(self, who: str, reason: str) -> None:
         """Report that ``who`` has stopped capturing, since its calls differ."""
