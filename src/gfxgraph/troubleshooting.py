@@ -20,7 +20,8 @@ SECTIONS = {
     "requires-grad": r"requires? grad|autograd|backward pass|forward-mode|set_detect_anomaly",
     "rows-that-padding-reaches": r"rows influence|padding|padded|dynamic dimension|out_dims|"
     r"depends on the size|in pieces|dimensions for",
-    "control-flow-on-the-device": r"conditional node",
+    "control-flow-on-the-device": r"conditional node|the source of .* (is|cannot)|from 3\.11 on|"
+    r"cannot be compiled anew|its test is|its turns",
     "captures-by-hand": r"capture_begin|capture_end|capture_error_mode|already holds a capture|"
     r"holds no capture|non-default stream|current stream is (already )?capturing|instantiate\(|"
     r"debug_dump|update\(\)|composition|was updated from|pool\(\) was|replay\(\) was|"

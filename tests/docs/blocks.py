@@ -153,11 +153,13 @@ class Reader:
             raise Mismatch(f"{self.name}:{block.line}: no block is {block.language!r}")
 
     def _python(self, block: Block) -> None:
-        # As long as the page, so that tracebacks and reports name its lines.
+        # A file, since gfxgraph reads the source of functions; with the lines that the page has.
         source = "\n" * (block.line - 1) + block.body
+        file = Path(f"{Path(self.name).stem}_{block.line}.py").resolve()
+        file.write_text(source, encoding="utf-8")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(source, self.name, "exec"), self.namespace)
+            exec(compile(source, str(file), "exec", dont_inherit=True), self.namespace)
         self._last = out.getvalue()
         lines = iter(self._last.splitlines())
         for expected in _PRINTS.findall(block.body):

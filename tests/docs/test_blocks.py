@@ -23,6 +23,12 @@ PAGES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    """Pages write files where they are."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def log_as_before():
     """A page may give the log a handler, and a level."""
@@ -42,7 +48,6 @@ def log_as_before():
 )
 @pytest.mark.usefixtures("log_as_before")
 def test_the_blocks_of_a_page_run(name, device, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -72,8 +77,7 @@ def test_every_block_says_what_it_is(name):
         )
 
 
-def test_a_command_that_prints_something_else_is_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_command_that_prints_something_else_is_found():
     page = "```console\n$ gfxgraph --version\n0.0.0\n```\n"
     with pytest.raises(Mismatch, match=r"page.md:2 shows"):
         Reader("page.md").read(next(blocks_of(page)))

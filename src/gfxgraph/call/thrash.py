@@ -42,8 +42,8 @@ _MAX_KINDS = 1024
 # Differences that are named.
 _MAX_NAMED = 3
 _MODES = (
-    ": they differ in their mode (grad, inference, autocast, training), or in which tensors are one, "
-    "as while a queue fills up"
+    ": they differ in their mode (grad, inference, autocast, training), or in which tensors are "
+    "one, as while a queue fills up"
 )
 
 
