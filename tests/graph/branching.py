@@ -377,7 +377,7 @@ def appended(x):
     return torch.stack(out).sum(0) if out else x * 1
 
 
-@stays("only tensors of the device are carried on")
+@stays("tensors of the device are carried on")
 def attr(x):
     c = 0
     while x.sum() < 5 and c < 3:
@@ -518,7 +518,7 @@ def else_loop(x):
     return y
 
 
-@stays("only tensors of the device are carried on")
+@stays("tensors of the device are carried on")
 def dict(x):
     d = {"a": x * 1}
     while d["a"].sum() < 5:
@@ -624,4 +624,50 @@ def iterates(x):
     y = x * 1
     while y.sum() < 50:
         y = y + next(it)
+    return y + 0
+
+
+@stays("n is 0 (int)")
+def outer_loop_counts_on(x):
+    n = 0
+    for k in (1, 2):
+        while x.norm() > k and n < 3:
+            x = x * 0.9
+            n += 1
+    return x + 0
+
+
+@stays("plain tensors of the device")
+def carries_a_parameter(x):
+    w = torch.nn.Parameter(torch.ones_like(x), requires_grad=False)
+    while (w * x).sum() > 1:
+        w = w * 0.9
+    return x + isinstance(w, torch.nn.Parameter)
+
+
+@stays("with gaps")
+def asks_if_it_has_gaps(x):
+    y = torch.stack([x, x], 1)
+    if x.sum() > 0:
+        z = y[:, 0]
+    else:
+        z = y[:, 1]
+    return z.is_contiguous() + x
+
+
+@stays("strides change")
+def strides_change(x):
+    y = x.view(2, 4)
+    while y.norm() > 1:
+        y = y.t().contiguous().t() * 0.5
+    return y.is_contiguous() + x
+
+
+@stays("compares a number with a tensor")
+def number_and_tensor(x):
+    t = torch.full((), 0.1, device=x.device)
+    if (t.double() + 0 * x.sum()).item() > 0 * x.sum() + t:
+        y = x * 2
+    else:
+        y = x * 3
     return y + 0

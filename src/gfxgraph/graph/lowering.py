@@ -22,7 +22,7 @@ import operator
 import threading
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -265,7 +265,7 @@ def _choose(
     one = sites[number]
     if _tensor(test) is None:
         return yes(*given) if test else no(*given)
-    gave = _Gave()
+    gave = _Gave(one)
 
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda: gave.watch(function, given)
@@ -290,11 +290,13 @@ def _loop(
     """The names after a loop."""
     one = sites[number]
     for name, value in zip(names, carry, strict=True):
-        if not isinstance(value, torch.Tensor) or not _is_on_device(value):
+        if type(value) is not torch.Tensor or not _is_on_device(value):
+            what = _described(value)
             raise one.error(
-                f"{name} is {_described(value)}, and only tensors of the device are carried on"
+                f"{name} is {what}, and only plain tensors of the device are carried on"
             )
-    gave, count, device = _Gave(), len(carry), carry[0].device
+        _require_plain(one, value)
+    gave, count, device = _Gave(one), len(carry), carry[0].device
     state = list(carry)
     if ends:  # whether its last turn goes on
         state.append(torch.ones((), dtype=torch.bool, device=device))
@@ -308,6 +310,9 @@ def _loop(
 
     def body_fn(*state: Any) -> tuple[Any, ...]:
         new, goes = gave.watch(lambda: turn(*state[:count]), ())
+        for old, tensor in zip(state, new, strict=False):
+            if isinstance(tensor, torch.Tensor) and tensor.stride() != old.stride():
+                raise one.error(f"strides change from {old.stride()} to {tensor.stride()}")
         more = [_flag(one, goes)] if ends else []
         return (*new, *more)
 
@@ -366,6 +371,8 @@ def _compared(sites: _Sites, number: int, word: str, left: Any, right: Any) -> A
     compare = getattr(operator, word)
     if not isinstance(left, _Late) and not isinstance(right, _Late):
         return compare(left, right)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        raise sites[number].error("it compares a number with a tensor")
     sides = [side.value if isinstance(side, _Late) else side for side in (left, right)]
     kinds = set(map(_kind, sides))
     # Python compares as exactly as these.
@@ -464,6 +471,19 @@ def _turns(
     return turns
 
 
+def _require_plain(one: _Chosen, tensor: torch.Tensor) -> None:
+    """Raise if a copy is more or less than the tensor was."""
+    if type(tensor) is not torch.Tensor or tensor.__dict__:
+        raise one.error(f"it gives a {type(tensor).__name__} that a copy is not")
+    if tensor.requires_grad:
+        raise one.error("it gives a tensor that requires a gradient")
+    interceptor = current_interceptor()
+    with nullcontext() if interceptor is None else interceptor.unseen():
+        dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+    if not dense:
+        raise one.error(f"it gives a tensor with gaps, of strides {tensor.stride()}")
+
+
 def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor on {value.device}"
@@ -473,12 +493,16 @@ def _described(value: Any) -> str:
 class _Gave:
     """What the bodies of a site give, on trial.
 
+    Args:
+        one: the site.
+
     Attributes:
         old: names of the memory from before that they give.
         distinct: whether each tensor lies in memory of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, one: _Chosen) -> None:
+        self._one = one
         self.old: set[int] = set()
         self.distinct = True
 
@@ -491,6 +515,8 @@ class _Gave:
             result = function(*given)
         with recorder.unseen():
             names = [recorder.name(tensor) for tensor in tensors_in(result)]
+            for tensor in tensors_in(result):
+                _require_plain(self._one, tensor)
         self.old |= set(names) - made
         self.distinct &= len(set(names)) == len(names)
         return result

@@ -172,7 +172,7 @@ def _site(
             _fit_choice(one, whole, in_loop, rest)
         else:
             one.leaves, one.first = leaves, first
-            _fit_loop(one, whole)
+            _fit_loop(one, whole, in_loop)
     except _Unfit as unfit:
         one.site = dataclasses.replace(one.site, why=str(unfit))
     return one
@@ -252,14 +252,15 @@ def _counter(one: Found, whole: Whole) -> _Counter | None:
     return None
 
 
-def _fit_loop(one: Found, whole: Whole) -> None:
+def _fit_loop(one: Found, whole: Whole, in_loop: bool) -> None:
     node, turn = one.node, turn_of(one)
     if node.orelse:
         raise _Unfit("it has an `else`")
     if isinstance(node, ast.For):
         _require_range(node, whole)
     else:
-        one.counter = _counter(one, whole)
+        # Around it, a loop would go on counting where this one has ended.
+        one.counter = None if in_loop else _counter(one, whole)
         turn = turn_of(one)
     _require_statements(turn)
     tests = tests_of(one)
