@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.analyze.view import arguments, show
+from gfxgraph.analyze.targets import arguments
+from gfxgraph.analyze.view import show
 from gfxgraph.errors import ArgumentError
 from tests.helpers import command
 from tests.helpers.command import gfxgraph_command, importable

@@ -36,6 +36,9 @@ app = App(
 )
 
 
+_WITHOUT_TORCH = {"lint"}
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from .. import __version__
@@ -53,10 +56,18 @@ def main(
     ] = False,
 ) -> None:
     """Run any PyTorch inference function as a CUDA or HIP graph."""
-    from .. import _setting_error
+    from .. import _start
+    from ..errors import SettingError, TorchVersionError
 
-    if _setting_error is not None and context.invoked_subcommand != "doctor":
-        fail(str(_setting_error), status=2)
+    if context.invoked_subcommand in _WITHOUT_TORCH:
+        return
+    try:
+        _start()
+    except TorchVersionError as error:
+        fail(str(error), status=2)
+    except SettingError as error:
+        if context.invoked_subcommand != "doctor":
+            fail(str(error), status=2)
 
 
 for _command in (

@@ -128,7 +128,7 @@ class Sizes:
 
     def traffic(self, specs: list[str]) -> list[tuple[Any, ...]]:
         """The positional arguments of the calls that were drawn, on the device."""
-        from ..analyze.view import arguments
+        from ..analyze.targets import arguments
         from ..device import current_device
         from ..verifying.inputs import on_device
 

@@ -39,7 +39,8 @@ def check(
     from rich.console import Console
 
     from ..analyze.check import check
-    from ..analyze.view import arguments, fit, load, located, made, show
+    from ..analyze.targets import arguments, fit, load, made
+    from ..analyze.view import located, show
     from ..errors import GfxGraphError
     from ..record.rules import RULES
 

@@ -153,7 +153,7 @@ def on_target(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ..analyze.view import arguments, fit, load, made
+    from ..analyze.targets import arguments, fit, load, made
     from ..device import current_device
     from ..errors import GfxGraphError, one_line
     from ..interpose.source import is_raised_by_code, users_line_of

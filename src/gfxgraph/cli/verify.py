@@ -80,7 +80,7 @@ def _compare(
     """Load what the command line names, and compare; a wrong argument or an error ends it."""
     import torch
 
-    from ..analyze.view import arguments, fit, load, made
+    from ..analyze.targets import arguments, fit, load, made
     from ..device import current_device
     from ..errors import GfxGraphError, one_line
     from ..interpose.source import is_raised_by_code, users_line_of

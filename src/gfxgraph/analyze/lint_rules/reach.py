@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from .source import Function, Source
+from .source import Function, Source, children
 from .torch_names import GRAPHED, TRAINING
 
 __all__ = ["graphed_functions", "reached_calls"]
@@ -57,7 +57,7 @@ def _running_calls(tree: ast.AST) -> Iterator[ast.Call]:
             continue
         if isinstance(node, ast.Call):
             yield node
-        todo += ast.iter_child_nodes(node)
+        todo += children(node)
 
 
 def _branches(branch: ast.If) -> list[ast.stmt]:
