@@ -63,7 +63,7 @@ def read(path: Path) -> Text:
             return _notebook(json.loads(raw))
         if path.suffix == ".sh":
             return _script(raw.decode())
-        return _module(importlib.util.decode_source(raw), (path.parent / "__init__.py").is_file())
+        return _module(importlib.util.decode_source(raw), path)
     # ValueError: not UTF-8, or not JSON; RecursionError: JSON that is nested too deep.
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Text(problems=[_problem(error)])
@@ -77,12 +77,23 @@ def _problem(error: Exception) -> Problem:
     return Problem(0, str(error))
 
 
-def _module(text: str, packaged: bool) -> Text:
+def _module(text: str, path: Path) -> Text:
     lines = text.split("\n")
+    packaged = (path.parent / "__init__.py").is_file()
     try:
-        return Text(Source(text, _parse(text), packaged=packaged), lines)
+        return Text(Source(text, _parse(text), _name(path), packaged), lines)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Text(None, lines, problems=[_problem(error)])
+
+
+def _name(path: Path) -> str:
+    """The name of a module: its file's, after those of the packages around it."""
+    parts = [path.stem]
+    for folder in path.absolute().parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)
 
 
 def _parse(text: str) -> ast.Module:
