@@ -33,7 +33,7 @@ from .kinds import (
     merged,
     of_annotation,
 )
-from .source import Function, Source, children, short
+from .source import Function, Source, assigned, children, short
 from .torch_names import TRAINING
 
 __all__ = ["Effect", "Flow", "Found"]
@@ -43,12 +43,19 @@ Effect: TypeAlias = Literal["sync", "read", "branch", "shape", "hidden", "data"]
 _LOSS = re.compile(r"loss|metric|accuracy|(?:^|_)(?:acc|log|logs|stats|info|debug)(?:_|$)", re.I)
 _NOT_MODULES = re.compile(r"token|processor|transform|session|config|logger|metric|loss|callback")
 _NOT_TENSORS = re.compile(r"model|module|generator|pipeline|processor|tokenizer|config|scheduler")
-_KNOWN = {"attention_mask", "input_ids", "last_hidden_state", "logits", "pixel_values"}
+_KNOWN = {"last_hidden_state", "logits"}
 _DTYPE = re.compile(r"dtype|torch\.(?:b?float|half|int|long|bool|uint|double|complex)|float|half")
+_NOT_FOLLOWED = re.compile(
+    r"^_?(?:un)?merge$|preprocess|prepare_(?:image|mask)|_onnx|validate|check_"
+)
+_HOST_NAME = re.compile(r"(?:^|_)(?:host|cpu|np|numpy)$")
+_ATTRIBUTES = {"H", "T", "data", "grad", "imag", "mH", "mT", "real"}
+_CACHES = re.compile(r"\b(?:lru_)?cache\b")
 _PLAIN_CALLS = {
     "getattr", "hasattr", "id", "isinstance", "issubclass", "len", "range", "repr", "str", "type",
 }  # fmt: skip
 _CONVERTS = {"bool", "complex", "float", "int"}
+_NO_VALUES = ("torch.nn.Parameter", "torch.Generator", "torch.autograd", "torch.jit", "torch.utils")
 _LIBRARIES = ("torch.", "einops.", "torchvision.ops.")
 _DEPTH = 12
 
@@ -103,6 +110,7 @@ class Flow:
         self._results: dict[Function, Value] = {}
         self._running: list[Function] = []
         self._tensors: dict[ast.ClassDef, dict[str, Value]] = {}
+        self._set: dict[ast.ClassDef, set[str]] = {}
         self._defaults = "set_default_device" in source.text
 
     # ------------------------------------------------------------------ roots
@@ -124,7 +132,7 @@ class Flow:
         """Follow a function, once; gives what it returns."""
         if function in self._results or function in self._running or len(self._running) > _DEPTH:
             return self._results.get(function, UNKNOWN)
-        if TRAINING.search(function.name) and self._running:
+        if self._running and (TRAINING.search(function.name) or _is_set_up(function)):
             return UNKNOWN
         before, where = self._frame, self._where
         name = function.name
@@ -153,8 +161,10 @@ class Flow:
             passed = given.get(one.arg, UNKNOWN)
             if passed.kind in ("host", "python") or value == UNKNOWN:
                 value = passed if passed != UNKNOWN else value
-            # What has a default may be a number, a list or nothing.
-            if value == UNKNOWN and one.arg in shown and not _NOT_TENSORS.search(one.arg):
+            if value != PYTHON and _HOST_NAME.search(one.arg):
+                value = HOST
+            plain = value == UNKNOWN and one.annotation is None
+            if plain and one.arg in shown and not _NOT_TENSORS.search(one.arg):
                 value = TENSOR
             names[one.arg] = value
         for starred in (spec.vararg, spec.kwarg):
@@ -177,6 +187,8 @@ class Flow:
                     found.add(name)
                 case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), _]):
                     other.add(name)
+                case ast.Call(func=ast.Attribute(attr=attr), args=[data, *_]) if attr in FROM_DATA:
+                    other |= {one.id for one in ast.walk(data) if isinstance(one, ast.Name)}
             todo += children(node)
         return found - other
 
@@ -320,6 +332,8 @@ class Flow:
         body, other = sides(node.test, self._frame.flags)
         if not body and not other:
             return True
+        if _fills_cache(node):
+            body = False
         self._test(node.test)
         ways: list[Callable[[], bool]] = []
         if body:
@@ -475,9 +489,11 @@ class Flow:
             return UNKNOWN
         base = self._value(node.value)
         if base.kind in ("tensor", "host"):
-            if node.attr in FACTS:
+            if node.attr in FACTS or node.attr.startswith("is_"):
                 return PYTHON
-            return base.one if base.many and node.attr in ("values", "indices") else base
+            if base.many:
+                return base.one if node.attr in ("values", "indices") else UNKNOWN
+            return base if node.attr in _ATTRIBUTES else UNKNOWN
         if base.kind == "python":
             return PYTHON
         return TENSOR if node.attr in _KNOWN and not isinstance(node.value, ast.Call) else UNKNOWN
@@ -558,7 +574,8 @@ class Flow:
         if ops & {ast.Is, ast.IsNot}:
             return PYTHON
         if ops & {ast.In, ast.NotIn}:
-            if found[-1].is_tensor:
+            text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+            if found[-1].is_tensor and not text:
                 self._find("branch", node, f"{short(node)} looks into a tensor")
             return PYTHON
         texts = [
@@ -609,9 +626,9 @@ class Flow:
             return self._made(call, short_name, first)
         if short_name.endswith("_like"):
             return first.one if first.kind in ("tensor", "host") else UNKNOWN
-        if short_name in FACTS or short_name in ("is_tensor", "finfo", "iinfo"):
+        if short_name in FACTS or short_name in ("is_tensor", "finfo", "iinfo", "isinstance"):
             return PYTHON
-        if name.startswith(("torch.nn.Parameter", "torch.Generator", "torch.autograd")):
+        if name.startswith(_NO_VALUES):
             return UNKNOWN
         self._reads_inside(call, short_name, given, call)
         kinds = {one.kind for one in given}
@@ -649,10 +666,12 @@ class Flow:
             return first if name != "tensor" else TENSOR
         if any(key.arg is None for key in call.keywords):
             return UNKNOWN  # **kwargs, which may name a device
+        if _is_empty(call):
+            return UNKNOWN  # nothing is copied
         if device is None:
             return UNKNOWN if self._defaults else HOST
         where = ast.unparse(device)
-        if re.search(r"\bcpu\b", where):
+        if re.search(r"\bcpu\b", where) or _HOST_NAME.search(where):
             return HOST
         if NOT_DEVICE.search(where.strip("'\"")):
             return UNKNOWN
@@ -708,10 +727,23 @@ class Flow:
             if method is not None:
                 return self._follow(call, method, owner)
         given = [self._value(one) for one in _given(call)]
-        if _NOT_MODULES.search(attr):
+        if owner is None or _NOT_MODULES.search(attr) or not self.source.is_module(owner):
             return UNKNOWN
-        is_module = owner is not None and self.source.is_module(owner)
-        return TENSOR if is_module and any(one.kind == "tensor" for one in given) else UNKNOWN
+        is_part = attr in self._parts(owner)
+        return TENSOR if is_part and any(one.kind == "tensor" for one in given) else UNKNOWN
+
+    def _parts(self, owner: ast.ClassDef) -> set[str]:
+        """The attributes that the constructor sets: modules, if they are called."""
+        if owner not in self._set:
+            self._set[owner] = {
+                node.attr
+                for cls in self.source.family(owner)
+                for made in cls.body
+                if isinstance(made, Function) and made.name in ("__init__", "__post_init__")
+                for node in ast.walk(made)
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            }
+        return self._set[owner]
 
     def _follow(self, call: ast.Call, function: Function, owner: ast.ClassDef | None) -> Value:
         """Follow a function of the file with what it is given here."""
@@ -753,8 +785,10 @@ class Flow:
             return TENSOR if base.kind in ("host", "tensor") else UNKNOWN
         if base.kind not in ("tensor", "host"):
             return UNKNOWN
-        if attr in FACTS:
+        if attr in FACTS or (attr.startswith("is_") and attr != "is_nonzero"):
             return PYTHON
+        if attr.startswith("_") or attr == "pin_memory":
+            return UNKNOWN
         if base.is_tensor:
             if attr == "new_tensor":
                 self._find("data", call, short(call))
@@ -815,6 +849,36 @@ class Flow:
             self.found.setdefault(place, Found(effect, node, said, certain, self._root))
 
 
+def _fills_cache(node: ast.If) -> bool:
+    """``if self.table is None: self.table = ...``: only the first call does it."""
+    asked = {
+        ast.unparse(one.left)
+        for one in ast.walk(node.test)
+        if isinstance(one, ast.Compare)
+        and isinstance(one.ops[0], ast.Is)
+        and ast.unparse(one.comparators[0]) == "None"
+    }
+    asked |= {
+        f"self.{one.args[1].value}"
+        for one in ast.walk(node.test)
+        if isinstance(one, ast.Call)
+        and ast.unparse(one.func) == "hasattr"
+        and len(one.args) == 2
+        and isinstance(one.args[1], ast.Constant)
+    }
+    kept = {name for name in asked if name.startswith(("self.", "cls."))}
+    return bool(kept) and any(
+        ast.unparse(target) in kept for one in node.body for target in assigned(one)
+    )
+
+
+def _is_set_up(function: Function) -> bool:
+    """Whether it looks at inputs before the work, or is cached: it does not run in each call."""
+    return bool(_NOT_FOLLOWED.search(function.name)) or any(
+        _CACHES.search(ast.unparse(one)) for one in function.decorator_list
+    )
+
+
 def _is_device_of_host(flow: Flow, node: ast.expr) -> bool:
     """``x.device`` of a tensor on the host."""
     return (
@@ -822,6 +886,16 @@ def _is_device_of_host(flow: Flow, node: ast.expr) -> bool:
         and node.attr == "device"
         and flow._value(node.value).kind == "host"
     )
+
+
+def _is_empty(call: ast.Call) -> bool:
+    """Whether a factory makes a tensor without elements."""
+    match call.args[:1]:
+        case [ast.Constant(value=0)] | [ast.List(elts=[]) | ast.Tuple(elts=[])]:
+            return isinstance(call.args[0], ast.List | ast.Tuple) or "tensor" not in ast.unparse(
+                call.func
+            )
+    return False
 
 
 def _says_loss(node: ast.expr) -> bool:

@@ -22,7 +22,8 @@ _ACTS = {"predict_action_chunk", "sample_actions", "select_action"}
 _NOT_INFERENCE = re.compile(
     r"loss|criterion|train|metric|matcher|discriminator|assigner|augment|dataset|collat|callback|"
     r"tokeni[sz]|(?<!attn)(?<!attention)(?<!logits)processor|processing|transform(?!er)|reader|"
-    r"writer|visuali[sz]|optimi[sz]er|evaluator|benchmark|parser|export|onnx|tensorrt|openvino|coreml|"
+    r"writer|visuali[sz]|optimi[sz]er|evaluator|benchmark|parser|export|onnx|tensorrt|openvino|coreml|backend|"
+    r"negativesampler|"
     r"feature_?extract(?:or|ion)(?!\w)|^test|^conftest|^convert_",
     re.IGNORECASE,
 )
@@ -61,7 +62,12 @@ def _follow(source: Source) -> Iterator[tuple[str, Mark]]:
     for function, owner in _answering(source):
         flow.function(function, owner)
     captured = set(blocks)
+    said: set[tuple[str, int]] = set()
     for one in flow.found.values():
+        place = (_EFFECTS[one.effect], one.node.lineno)
+        if place in said:  # once a line is enough
+            continue
+        said.add(place)
         severity = _severity(one, captured=one.root in captured)
         yield _EFFECTS[one.effect], Mark(one.node, one.what, severity)
 
@@ -84,7 +90,7 @@ def _answering(source: Source) -> Iterator[tuple[Function, ast.ClassDef | None]]
 def _answers(source: Source, function: Function, cls: ast.ClassDef, *, acts: bool) -> bool:
     """Whether a method runs in inference, on the device."""
     name = function.name
-    if is_training_only(function):
+    if is_training_only(function) or _is_for_the_host(function):
         return False
     if name == "forward" and acts:  # which then is the loss
         return not any("loss" in word.lower() for one in function.body for word in words(one))
@@ -98,6 +104,12 @@ def _answers(source: Source, function: Function, cls: ast.ClassDef, *, acts: boo
         for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
     )
     return tensors or source.is_module(cls)
+
+
+def _is_for_the_host(function: Function) -> bool:
+    """Whether it gives text or arrays, and so has to wait."""
+    returns = "" if function.returns is None else ast.unparse(function.returns)
+    return bool(re.search(r"\bstr\b|ndarray", returns)) and "Tensor" not in returns
 
 
 def _severity(one: Found, *, captured: bool) -> Severity:

@@ -20,7 +20,7 @@ _TARGETS = re.compile(
     r"num_items_in_batch|start_positions|end_positions|bool_masked_pos|return_loss)$"
 )
 _EXPORT = re.compile(
-    r"^(?:is_tracing|is_scripting|is_in_onnx_export|is_exporting|export\w*|exporting|"
+    r"^_?(?:is_tracing|is_scripting|is_in_onnx_export|is_exporting|export\w*|exporting|"
     r"tracing|onnx\w*|is_torchdynamo_compiling|is_dynamo_compiling|is_compiling|is_torch_fx_proxy|"
     r"is_jit_tracing|jit|fx)$"
 )
