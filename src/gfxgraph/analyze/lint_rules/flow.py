@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -45,8 +45,18 @@ _NOT_MODULES = re.compile(r"token|processor|transform|session|config|logger|metr
 _NOT_TENSORS = re.compile(r"model|module|generator|pipeline|processor|tokenizer|config|scheduler")
 _KNOWN = {"last_hidden_state", "logits"}
 _DTYPE = re.compile(r"dtype|torch\.(?:b?float|half|int|long|bool|uint|double|complex)|float|half")
+_MODELS = re.compile(
+    r"(?:^|_)(?:model|net|network|policy|actor|critic|backbone|encoder|decoder|unet|transformer)$"
+)
+# Modules of torch.nn that give more than a tensor, or are not called.
+_TUPLES = {"GRU", "LSTM", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "RNN"}
+_ON_TENSORS = {
+    "abs", "argmax", "argmin", "bmm", "clamp", "cos", "cumsum", "einsum", "exp", "gather", "log",
+    "matmul", "relu", "sigmoid", "sin", "softmax", "sqrt", "tanh", "topk", "where",
+}  # fmt: skip
+_JOINS = {"cat", "concat", "concatenate", "hstack", "stack", "vstack"}
 _NOT_FOLLOWED = re.compile(
-    r"^_?(?:un)?merge$|preprocess|prepare_(?:image|mask)|_onnx|validate|check_"
+    r"^_?(?:un)?merge$|offload|_to_cpu|preprocess|prepare_(?:image|mask)|_onnx|validate|check_"
 )
 _HOST_NAME = re.compile(r"(?:^|_)(?:host|cpu|np|numpy)$")
 _ATTRIBUTES = {"H", "T", "data", "grad", "imag", "mH", "mT", "real"}
@@ -54,6 +64,7 @@ _CACHES = re.compile(r"\b(?:lru_)?cache\b")
 _PLAIN_CALLS = {
     "getattr", "hasattr", "id", "isinstance", "issubclass", "len", "range", "repr", "str", "type",
 }  # fmt: skip
+_PLAIN_CLASSES = {"bool", "float", "int", "numbers", "Integral", "Number", "Real", "str"}
 _CONVERTS = {"bool", "complex", "float", "int"}
 _NO_VALUES = ("torch.nn.Parameter", "torch.Generator", "torch.autograd", "torch.jit", "torch.utils")
 _LIBRARIES = ("torch.", "einops.", "torchvision.ops.")
@@ -111,6 +122,7 @@ class Flow:
         self._running: list[Function] = []
         self._tensors: dict[ast.ClassDef, dict[str, Value]] = {}
         self._set: dict[ast.ClassDef, set[str]] = {}
+        self._nn: dict[ast.ClassDef, set[str]] = {}
         self._defaults = "set_default_device" in source.text
 
     # ------------------------------------------------------------------ roots
@@ -153,13 +165,13 @@ class Flow:
     def _parameters(
         self, function: Function, owner: ast.ClassDef | None, given: dict[str, Value]
     ) -> dict[str, Value]:
-        shown = self._shown_to_be_tensors(function)
+        shown = self._shown_to_be_tensors(function, self._modules(owner) if owner else set())
         names: dict[str, Value] = {}
         spec = function.args
         for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]:
             value = of_annotation(one.annotation)
             passed = given.get(one.arg, UNKNOWN)
-            if passed.kind in ("host", "python") or value == UNKNOWN:
+            if passed.kind == "host" or value == UNKNOWN:
                 value = passed if passed != UNKNOWN else value
             if value != PYTHON and _HOST_NAME.search(one.arg):
                 value = HOST
@@ -172,8 +184,7 @@ class Flow:
                 names[starred.arg] = UNKNOWN
         return names
 
-    @staticmethod
-    def _shown_to_be_tensors(function: Function) -> set[str]:
+    def _shown_to_be_tensors(self, function: Function, modules: set[str]) -> set[str]:
         """The names that are used as only tensors of torch are."""
         found: set[str] = set()
         other: set[str] = set()
@@ -185,12 +196,30 @@ class Flow:
                     found.add(name)
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size" | "dim")):
                     found.add(name)
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="self"), attr=attr),
+                    args=[ast.Name(id=name), *_],
+                ) if attr in modules:
+                    found.add(name)
+                case ast.Call(func=ast.Attribute() as called, args=[ast.Name(id=name), *_]) if (
+                    self._takes_tensors(called)
+                ):
+                    found.add(name)
                 case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), _]):
                     other.add(name)
                 case ast.Call(func=ast.Attribute(attr=attr), args=[data, *_]) if attr in FROM_DATA:
                     other |= {one.id for one in ast.walk(data) if isinstance(one, ast.Name)}
             todo += children(node)
         return found - other
+
+    def _takes_tensors(self, called: ast.Attribute) -> bool:
+        """Whether a function of torch takes tensors only."""
+        if called.attr in FACTORIES or called.attr in _PLAIN_CALLS:
+            return False
+        name = self.source.dotted(called)
+        return name.startswith("torch.nn.functional.") or (
+            name.count(".") == 1 and name.startswith("torch.") and called.attr in _ON_TENSORS
+        )
 
     # ------------------------------------------------------------------ statements
 
@@ -205,7 +234,7 @@ class Flow:
                     self._frame.returned.append(self._value(value))
                 return False
             case ast.Raise() | ast.Continue() | ast.Break():
-                return False  # an error may say what the device holds
+                return False
             case ast.Assign(targets=targets, value=value):
                 self._assign(targets, value)
             case ast.AnnAssign(target=target, annotation=annotation, value=value):
@@ -344,7 +373,11 @@ class Flow:
 
     def _narrowed(self, test: ast.expr, holds: bool, body: list[ast.stmt]) -> bool:
         self._narrow(test, holds)
-        return self._block(body)
+        fails = bool(body) and isinstance(body[-1], ast.Raise)
+        self._muted += fails  # an error may say what the device holds
+        reached = self._block(body)
+        self._muted -= fails
+        return reached
 
     def _narrow(self, test: ast.expr, holds: bool) -> None:
         """Learn from ``isinstance`` what a name holds."""
@@ -357,12 +390,22 @@ class Flow:
             case ast.Call(
                 func=ast.Name(id="isinstance"), args=[ast.Name() | ast.Attribute() as one, kind]
             ):
-                is_tensor = "Tensor" in ast.unparse(kind)
-                self._bind(one, TENSOR if is_tensor == holds else PYTHON)
+                self._bind(one, self._of_kind(one, words(kind), holds))
             case ast.Call(args=[ast.Name() as one]) as call if (
                 self.source.dotted(call.func) == "torch.is_tensor"
             ):
                 self._bind(one, TENSOR if holds else PYTHON)
+
+    def _of_kind(self, one: ast.expr, kinds: set[str], holds: bool) -> Value:
+        """What a name holds that is (not) of one of these classes."""
+        if any(kind.endswith("Tensor") for kind in kinds):
+            known = self._value(one)
+            return (known if known.kind == "host" else TENSOR) if holds else PYTHON
+        if not holds:
+            return self._value(one)
+        if "ndarray" in kinds:
+            return HOST
+        return PYTHON if kinds <= _PLAIN_CLASSES else UNKNOWN
 
     def _either(self, ways: Sequence[Callable[[], bool]]) -> bool:
         """Follow each way from here; what comes after is reached by those that do not leave."""
@@ -493,7 +536,7 @@ class Flow:
                 return PYTHON
             if base.many:
                 return base.one if node.attr in ("values", "indices") else UNKNOWN
-            return base if node.attr in _ATTRIBUTES else UNKNOWN
+            return base if node.attr in _ATTRIBUTES or node.attr in _KNOWN else UNKNOWN
         if base.kind == "python":
             return PYTHON
         return TENSOR if node.attr in _KNOWN and not isinstance(node.value, ast.Call) else UNKNOWN
@@ -531,6 +574,8 @@ class Flow:
 
     def _subscript(self, node: ast.Subscript) -> Value:
         base = self._value(node.value)
+        if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            return UNKNOWN  # of a dictionary
         inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         for one in inside:
             index = self._value(one)
@@ -602,8 +647,8 @@ class Flow:
         if name.startswith(_LIBRARIES):
             return self._of_torch(call, name)
         match call.func:
-            case ast.Name(id=builtin) if builtin not in self._frame.names and not name:
-                return self._plain(call, builtin)
+            case ast.Name(id=called) if not name:
+                return self._plain(call, called)
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=attr):
                 return self._own_method(call, attr)
             case ast.Attribute(attr=attr, value=receiver) if not name:
@@ -630,6 +675,11 @@ class Flow:
             return PYTHON
         if name.startswith(_NO_VALUES):
             return UNKNOWN
+        if short_name in _JOINS and call.args and isinstance(call.args[0], ast.List | ast.Tuple):
+            # One of them on the device means that all are.
+            inside = [self._value(one) for one in call.args[0].elts]
+            if any(one.kind == "tensor" for one in inside):
+                return TENSOR
         self._reads_inside(call, short_name, given, call)
         kinds = {one.kind for one in given}
         kind = "tensor" if "tensor" in kinds else "host" if kinds & {"host"} else ""
@@ -649,15 +699,15 @@ class Flow:
         if not any(one.is_tensor for one in given[:2]):
             return
         keys = {key.arg for key in call.keywords}
+        sized = "output_size" in keys
         if name in SHAPES or (name == "where" and len(call.args) == 1 and not keys):
             self._find("shape", node, short(call))
         elif name in ("allclose", "equal", "is_nonzero"):
             self._find("read", node, short(call))
         elif name in HIDDEN:
             self._find("hidden", node, short(call))
-        elif name == "repeat_interleave" and "output_size" not in keys and given[1:]:
-            if given[1].is_tensor:
-                self._find("shape", node, short(call))
+        elif name == "repeat_interleave" and any(one.is_tensor for one in given[1:2] if not sized):
+            self._find("shape", node, short(call))
 
     def _made(self, call: ast.Call, name: str, first: Value) -> Value:
         """A tensor that a factory makes: on the host, unless a device is given."""
@@ -718,6 +768,8 @@ class Flow:
             return first.several if first.kind in ("tensor", "host") else first
         if name in ("max", "min", "sum", "abs", "round") and given:
             return merged([one.one for one in given])
+        if _MODELS.search(name) and any(one.kind == "tensor" for one in given):
+            return TENSOR
         return UNKNOWN
 
     def _own_method(self, call: ast.Call, attr: str) -> Value:
@@ -727,20 +779,44 @@ class Flow:
             if method is not None:
                 return self._follow(call, method, owner)
         given = [self._value(one) for one in _given(call)]
-        if owner is None or _NOT_MODULES.search(attr) or not self.source.is_module(owner):
+        if owner is None or _NOT_MODULES.search(attr):
             return UNKNOWN
-        is_part = attr in self._parts(owner)
+        if not self.source.is_module(owner):
+            of_tensor = any(one.kind == "tensor" for one in given)
+            return TENSOR if of_tensor and _MODELS.search(attr) else UNKNOWN
+        if attr in self._modules(owner):
+            return TENSOR
+        is_part = attr in self._parts(owner) or _MODELS.search(attr)
         return TENSOR if is_part and any(one.kind == "tensor" for one in given) else UNKNOWN
+
+    def _modules(self, owner: ast.ClassDef) -> set[str]:
+        """The attributes that the constructor sets to modules of torch that give one tensor."""
+        if owner not in self._nn:
+            found: set[str] = set()
+            for node in self._constructed(owner):
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                    name = self.source.dotted(node.value.func)
+                    if name.startswith("torch.nn.") and name.rpartition(".")[2] not in _TUPLES:
+                        found |= {
+                            target.attr
+                            for target in node.targets
+                            if isinstance(target, ast.Attribute)
+                        }
+            self._nn[owner] = found
+        return self._nn[owner]
+
+    def _constructed(self, owner: ast.ClassDef) -> Iterator[ast.AST]:
+        for cls in self.source.family(owner):
+            for made in cls.body:
+                if isinstance(made, Function) and made.name in ("__init__", "__post_init__"):
+                    yield from ast.walk(made)
 
     def _parts(self, owner: ast.ClassDef) -> set[str]:
         """The attributes that the constructor sets: modules, if they are called."""
         if owner not in self._set:
             self._set[owner] = {
                 node.attr
-                for cls in self.source.family(owner)
-                for made in cls.body
-                if isinstance(made, Function) and made.name in ("__init__", "__post_init__")
-                for node in ast.walk(made)
+                for node in self._constructed(owner)
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
             }
         return self._set[owner]
@@ -850,25 +926,25 @@ class Flow:
 
 
 def _fills_cache(node: ast.If) -> bool:
-    """``if self.table is None: self.table = ...``: only the first call does it."""
-    asked = {
-        ast.unparse(one.left)
-        for one in ast.walk(node.test)
-        if isinstance(one, ast.Compare)
-        and isinstance(one.ops[0], ast.Is)
-        and ast.unparse(one.comparators[0]) == "None"
-    }
-    asked |= {
-        f"self.{one.args[1].value}"
-        for one in ast.walk(node.test)
-        if isinstance(one, ast.Call)
-        and ast.unparse(one.func) == "hasattr"
-        and len(one.args) == 2
-        and isinstance(one.args[1], ast.Constant)
-    }
-    kept = {name for name in asked if name.startswith(("self.", "cls."))}
-    return bool(kept) and any(
-        ast.unparse(target) in kept for one in node.body for target in assigned(one)
+    """Whether only the first call does it: ``if self.table is None: self.table = ...``."""
+    asked: set[str] = set()
+    for one in ast.walk(node.test):
+        match one:
+            case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+                asked.add(ast.unparse(left))
+            case ast.Compare(ops=[ast.NotIn()], comparators=[kept]):
+                asked.add(f"{ast.unparse(kept)}[")
+            case ast.Call(
+                func=ast.Name(id="hasattr"),
+                args=[ast.Name(id="self"), ast.Constant(value=str(name))],
+            ):
+                asked.add("self." + name)
+    asked = {one for one in asked if one.startswith(("self.", "cls.")) or one.endswith("[")}
+    stored = {ast.unparse(target) for one in node.body for target in assigned(one)}
+    return any(
+        name.startswith(one) if one.endswith("[") else name == one
+        for one in asked
+        for name in stored
     )
 
 

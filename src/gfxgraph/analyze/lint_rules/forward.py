@@ -27,6 +27,7 @@ _NOT_INFERENCE = re.compile(
     r"feature_?extract(?:or|ion)(?!\w)|^test|^conftest|^convert_",
     re.IGNORECASE,
 )
+_RUNTIMES = re.compile(r"onnx|tensorrt|openvino|coreml|backend$", re.IGNORECASE)
 _NOT_INFERENCE_NAME = re.compile(
     r"(?:^|\.)(?:tests?|testing|loss(?:es)?|metrics?|train\w*|augment\w*|transforms?|data|datasets?|"
     r"\w*_loss(?:es)?|conftest|convert_\w+|test_\w+|tokeni[sz]\w*|processing_\w+|"
@@ -79,7 +80,11 @@ def _answering(source: Source) -> Iterator[tuple[Function, ast.ClassDef | None]]
         if isinstance(one, Function) and one.name in _ANSWERS and not is_training_only(one):
             yield one, None
     for cls in source.classes.values():
-        if any(_NOT_INFERENCE.search(one.name) for one in source.family(cls)):
+        family = source.family(cls)
+        bases = [ast.unparse(base) for one in family for base in one.bases]
+        if any(_NOT_INFERENCE.search(one.name) for one in family):
+            continue
+        if any(_RUNTIMES.search(base) for base in bases):
             continue
         acts = any(source.function(name, cls) for name in _ACTS)
         for one in cls.body:
