@@ -30,7 +30,7 @@ _NOT_INFERENCE = re.compile(
 _RUNTIMES = re.compile(r"onnx|tensorrt|openvino|coreml|backend$", re.IGNORECASE)
 _NOT_INFERENCE_NAME = re.compile(
     r"(?:^|\.)(?:tests?|testing|loss(?:es)?|metrics?|train\w*|augment\w*|transforms?|data|datasets?|"
-    r"\w*_loss(?:es)?|conftest|convert_\w+|test_\w+|tokeni[sz]\w*|processing_\w+|"
+    r"\w*_loss(?:es)?|conftest|conver(?:t_\w+|sion)|tensorrt|test_\w+|tokeni[sz]\w*|processing_\w+|"
     r"(?:image|video)_processing_\w+|feature_extraction_\w+|benchmarks?|export\w*|onnx\w*|optim\w*|"
     r"callbacks?|evaluat\w+|trainers?|solutions|scripts|loggers?|vis\w*)(?:\.|$)"
 )
@@ -114,6 +114,7 @@ def _answers(source: Source, function: Function, cls: ast.ClassDef, *, acts: boo
 def _is_for_the_host(function: Function) -> bool:
     """Whether it gives text or arrays, and so has to wait."""
     returns = "" if function.returns is None else ast.unparse(function.returns)
+    returns = re.sub(r"[Dd]ict\[str", "", returns)
     return bool(re.search(r"\bstr\b|ndarray", returns)) and "Tensor" not in returns
 
 

@@ -138,4 +138,5 @@ def is_training_only(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _gives_loss(value: ast.expr) -> bool:
     items = value.elts if isinstance(value, ast.Tuple) else [value]
-    return any(isinstance(one, ast.Name) and _LOSS.search(one.id) for one in items)
+    names = (getattr(one, "id", "") or getattr(one, "attr", "") for one in items)
+    return any(_LOSS.search(name) for name in names)
