@@ -146,7 +146,7 @@ def _lint_file(file: Path, rules: list[str]) -> list[_Found]:
     text, found = read(file), []
     for rule in map(LINT_RULES.__getitem__, rules):
         marks: list[Mark] = []
-        if text.source and rule.words.search(text.source.text):
+        if text.source and any(word in text.source.text for word in rule.words):
             try:
                 marks = list(rule.check(text.source))
             except (RecursionError, ValueError) as error:  # ValueError: of ast.unparse

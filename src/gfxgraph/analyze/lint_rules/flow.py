@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -121,6 +121,7 @@ class Flow:
         self._results: dict[Function, Value] = {}
         self._running: list[Function] = []
         self._tensors: dict[ast.ClassDef, dict[str, Value]] = {}
+        self._made_by: dict[ast.ClassDef, list[ast.AST]] = {}
         self._set: dict[ast.ClassDef, set[str]] = {}
         self._nn: dict[ast.ClassDef, set[str]] = {}
         self._defaults = "set_default_device" in source.text
@@ -133,10 +134,12 @@ class Flow:
             self._root = function
             self._call(function, owner, {})
 
-    def block(self, root: ast.stmt, owner: ast.ClassDef | None) -> None:
-        """Follow a statement that is captured."""
-        self._root, self._where, self._frame = root, "a capture", _Frame(None, owner)
-        self._statement(root)
+    def block(self, statements: Sequence[ast.stmt], owner: ast.ClassDef | None) -> None:
+        """Follow statements that are captured."""
+        self._where, self._frame = "a capture", _Frame(None, owner)
+        for statement in statements:
+            self._root = statement
+            self._statement(statement)
 
     def _call(
         self, function: Function, owner: ast.ClassDef | None, given: dict[str, Value]
@@ -552,24 +555,18 @@ class Flow:
 
     def _kept(self, owner: ast.ClassDef) -> dict[str, Value]:
         found: dict[str, Value] = {}
-        for cls in self.source.family(owner):
-            todo: list[ast.AST] = [
-                one for one in cls.body if isinstance(one, Function) and one.name == "__init__"
-            ]
-            while todo:
-                node = todo.pop()
-                match node:
-                    case ast.Call(
-                        func=ast.Attribute(attr="register_buffer" | "register_parameter"),
-                        args=[ast.Constant(value=str(name)), *_],
-                    ):
-                        found.setdefault(name, TENSOR)
-                    case ast.Assign(
-                        targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
-                        value=ast.Call(func=ast.Attribute(attr="Parameter")),
-                    ):
-                        found.setdefault(name, TENSOR)
-                todo += children(node)
+        for node in self._constructed(owner):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="register_buffer" | "register_parameter"),
+                    args=[ast.Constant(value=str(name)), *_],
+                ):
+                    found.setdefault(name, TENSOR)
+                case ast.Assign(
+                    targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
+                    value=ast.Call(func=ast.Attribute(attr="Parameter")),
+                ):
+                    found.setdefault(name, TENSOR)
         return found
 
     def _subscript(self, node: ast.Subscript) -> Value:
@@ -805,11 +802,19 @@ class Flow:
             self._nn[owner] = found
         return self._nn[owner]
 
-    def _constructed(self, owner: ast.ClassDef) -> Iterator[ast.AST]:
-        for cls in self.source.family(owner):
-            for made in cls.body:
-                if isinstance(made, Function) and made.name in ("__init__", "__post_init__"):
-                    yield from ast.walk(made)
+    def _constructed(self, owner: ast.ClassDef) -> list[ast.AST]:
+        """The nodes of the constructors of a class."""
+        if owner not in self._made_by:
+            found: list[ast.AST] = [
+                made
+                for cls in self.source.family(owner)
+                for made in cls.body
+                if isinstance(made, Function) and made.name in ("__init__", "__post_init__")
+            ]
+            for node in found:  # which grows
+                found += children(node)
+            self._made_by[owner] = found
+        return self._made_by[owner]
 
     def _parts(self, owner: ast.ClassDef) -> set[str]:
         """The attributes that the constructor sets: modules, if they are called."""

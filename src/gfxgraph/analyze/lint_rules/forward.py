@@ -55,14 +55,14 @@ def _found(source: Source) -> list[tuple[str, Mark]]:
 def _follow(source: Source) -> Iterator[tuple[str, Mark]]:
     flow = Flow(source)
     graphs = re.search(r"cuda\.graph|capture_begin|graphed", source.text)
-    blocks = [one for capture in captures(source) for one in capture.body] if graphs else []
+    blocks = [capture.body for capture in captures(source)] if graphs else []
     for block in blocks:
-        flow.block(block, source.owner(block))
+        flow.block(block, source.owner(block[0]))
     for function in graphed_functions(source) if graphs else ():
         flow.function(function, source.owner(function))
     for function, owner in _answering(source):
         flow.function(function, owner)
-    captured = set(blocks)
+    captured = {statement for block in blocks for statement in block}
     said: set[tuple[str, int]] = set()
     for one in flow.found.values():
         place = (_EFFECTS[one.effect], one.node.lineno)
@@ -108,6 +108,8 @@ def _answers(source: Source, function: Function, cls: ast.ClassDef, *, acts: boo
         one.annotation is not None and "Tensor" in ast.unparse(one.annotation)
         for one in [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
     )
+    if name in ("generate", "predict") and "torch" in words(function):
+        return True
     return tensors or source.is_module(cls)
 
 
@@ -134,8 +136,9 @@ def _check(rule: str) -> Callable[[Source], Iterator[Mark]]:
     return check
 
 
-_WORDS = re.compile(r"\bdef (?:forward|__call__|predict|generate|decode|sample|select|denoise)|"
-                    r"graph|capture_begin")  # fmt: skip
+_WORDS = frozenset(
+    {f"def {name}" for name in PER_REQUEST | _ANSWERS} | {"capture_begin", "cuda.graph", "graphed"}
+)
 _HEAD = "import torch\n\nclass Policy(torch.nn.Module):\n"
 
 

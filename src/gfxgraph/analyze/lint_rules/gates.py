@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .source import children
+from .source import blocks, children
 
 __all__ = ["NOT_DEVICE", "is_training_only", "sides", "words"]
 
@@ -129,9 +129,8 @@ def is_training_only(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         node = todo.pop()
         if isinstance(node, ast.Return) and node.value is not None:
             returned.append(node.value)
-        nested = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case) and not nested:
-            todo += children(node)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            todo += blocks(node)
     gives = [_gives_loss(value) for value in returned if not isinstance(value, ast.Call)]
     return bool(gives) and all(gives)
 

@@ -235,7 +235,7 @@ RULES = (
         good=_HEAD
         + "    safe = tl.where(mask, offs, 0)\n"
         + "    tl.store(out_ptr + safe, tl.load(x_ptr + safe, mask=mask) + 1, mask=mask)\n",
-        words=re.compile(r"\btriton\b"),
+        words=frozenset({"triton"}),
         check=_unclamped_offsets,
     ),
 )
