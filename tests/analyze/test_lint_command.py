@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -147,7 +148,12 @@ def test_what_is_no_baseline_is_refused(in_a_folder, text):
 
 def test_many_processes_find_the_same_as_one(in_a_folder):
     write(in_a_folder, **{f"m{number}": INERT if number % 3 else BROKEN for number in range(60)})
-    assert lint([in_a_folder], jobs=2) == lint([in_a_folder]) != []
+    done = subprocess.run(
+        [sys.executable, "-m", "gfxgraph", "lint", ".", "--json", "--jobs", "2"],
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(done.stdout) == [one.to_dict() for one in lint([Path(".")])] != []
 
 
 def test_a_file_that_is_reached_twice_is_read_once(in_a_folder):

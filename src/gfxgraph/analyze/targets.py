@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -16,9 +19,11 @@ import torch
 from ..errors import ArgumentError, one_line
 from ..interpose.signatures import require_fit
 from ..interpose.source import is_raised_by_code, users_line_of
+from ..simulate.tensor import local
+from ..simulate.world import SimulatedCuda
 from .report import within
 
-__all__ = ["arguments", "fit", "load", "made"]
+__all__ = ["arguments", "fit", "load", "made", "simulated_gpu"]
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -27,26 +32,16 @@ _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>|\d+(,\d+)*)\](:(?P<how>meta|\d
 
 
 def load(target: str) -> Any:
-    """The callable that ``module:callable`` names, also from the current directory.
+    """The callable that a target names, also from the current directory.
 
-    With ``()`` at its end, the result of calling it.
+    ``module:name``, ``module:name.attribute``, ``module:make()``, ``module:Class(width=8).method``
+    and ``path/file.py:name``: names, with calls whose arguments are plain values.
 
     Raises:
         ArgumentError: there is no such thing, it is not callable, it is a class, or it fails.
     """
-    module, colon, path = target.partition(":")
-    if not module or not colon or not path:
-        raise ArgumentError(f"{target!r}: expected module:callable, such as my_policy:model.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    with _explaining(f"{target!r} cannot be loaded"):
-        found: Any = importlib.import_module(module)
-        for name in path.removesuffix("()").split("."):
-            found = getattr(found, name)
-    if path.endswith("()"):
-        with _explaining(f"{target!r} failed"):
-            found = found()
-    elif inspect.isclass(found):
+    found = _found(target)
+    if inspect.isclass(found):
         raise ArgumentError(
             f"{target!r} is a class: name an object of it, a function, or '{target}()' to make one."
         )
@@ -55,17 +50,133 @@ def load(target: str) -> Any:
     return found
 
 
+@contextmanager
+def simulated_gpu() -> Iterator[None]:
+    """While targets load, there is a GPU: a simulated one, where the machine has none.
+
+    So a program that moves its model to the device when it is imported can be checked anywhere.
+    """
+    if torch.cuda.is_available() or local.world is not None:
+        yield
+        return
+    world = SimulatedCuda(capturing=False)
+    try:
+        with world, torch.no_grad():
+            yield
+    finally:
+        world.dissolve()
+
+
+def _found(target: str) -> Any:
+    """What a target names."""
+    where, colon, path = target.partition(":")
+    if ".py:" in target:  # a file, whose path may hold colons
+        where, _, path = target.partition(".py:")
+        where, colon = f"{where}.py", ":"
+    if not where or not colon or not path:
+        raise ArgumentError(
+            f"{target!r}: expected module:callable or file.py:callable, such as my_policy:model."
+        )
+    try:
+        named = ast.parse(path.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        named = None
+    if named is None or not _is_named(named):
+        raise ArgumentError(
+            f"{target!r}: expected names and calls with plain values after the colon, such as "
+            "Policy(scale=0.5).act."
+        )
+    with _explaining(f"{target!r} cannot be loaded"):
+        module = _file(where) if where.endswith(".py") else _module(where)
+        start = named
+        while not isinstance(start, ast.Name):
+            start = start.func if isinstance(start, ast.Call) else start.value  # type: ignore[attr-defined]
+        getattr(module, start.id)
+    with _explaining(f"{target!r} failed" if "(" in path else f"{target!r} cannot be loaded"):
+        return _evaluated(named, module)
+
+
+def _is_named(node: ast.expr) -> bool:
+    match node:
+        case ast.Name():
+            return True
+        case ast.Attribute(value=inner):
+            return _is_named(inner)
+        case ast.Call(func=function, args=args, keywords=keywords):
+            values = [*args, *(key.value for key in keywords)]
+            named = all(key.arg is not None for key in keywords)
+            return _is_named(function) and named and all(map(_is_literal, values))
+    return False
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _evaluated(node: ast.expr, module: Any) -> Any:
+    match node:
+        case ast.Attribute(value=inner, attr=name):
+            return getattr(_evaluated(inner, module), name)
+        case ast.Call(func=function, args=args, keywords=keywords):
+            named = {str(key.arg): ast.literal_eval(key.value) for key in keywords}
+            return _evaluated(function, module)(*map(ast.literal_eval, args), **named)
+        case ast.Name(id=name):
+            return getattr(module, name)
+    raise ArgumentError(f"{ast.unparse(node)}: expected a name, an attribute or a call.")
+
+
+def _module(name: str) -> Any:
+    _import_from(os.getcwd())
+    return importlib.import_module(name)
+
+
+def _file(path: str) -> Any:
+    """The module in a file: as part of its packages, if it is in some."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ArgumentError(f"there is no file {path!r}")
+    folder, name = file.parent, file.stem
+    while (folder / "__init__.py").is_file():
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    _import_from(str(folder))
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(file):
+        return known
+    if known is None and folder != file.parent:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None  # of a file that ends with .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_from(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def made(target: str) -> Arguments:
-    """The arguments that the function ``module:function`` returns.
+    """The arguments that the function ``module:function`` returns, or ``file.py:function``.
 
     Either a tuple of them, or ``(args, kwargs)``, a tuple and a dict.
 
     Raises:
         ArgumentError: the function is not there, fails, or returns something else.
     """
-    function = load(target)
-    with _explaining(f"{target!r} failed"):
-        found = function()
+    found = _found(target)
+    if callable(found) and not isinstance(found, tuple):
+        with _explaining(f"{target!r} failed"):
+            found = found()
     match found:
         case (tuple() as args, dict() as kwargs):
             return args, kwargs

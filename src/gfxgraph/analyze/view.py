@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from ..record.rules import Effect
 from ..tables import counted, filled
 from .lint import Finding
-from .report import CheckReport, Hazard, Severity, within
+from .report import CheckReport, Hazard, Severity, Verdict, within
 
 __all__ = ["located", "show", "show_findings"]
 
 _STYLES: dict[Severity, str] = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
-_VERDICTS: dict[Effect, str] = {
+_VERDICTS: dict[Verdict, str] = {
     "captures": "bold green",
     "folds": "bold green",
     "branches": "bold yellow",
+    "new-paths": "bold red",
     "eager": "bold red",
 }
 _PYTHON = Syntax("", "python", theme="ansi_dark")
@@ -40,7 +40,7 @@ def located(report: CheckReport, fn: Callable[..., Any]) -> list[Hazard]:
 
 
 def show(report: CheckReport, console: Console) -> None:
-    """Print the verdict and the hazards, in the order of the run."""
+    """Print the verdict and the hazards, the worst first."""
     verdict = f"{report.name}: {report.in_words}"
     _print(console, verdict, len(verdict), _VERDICTS[report.verdict])
     for line in report.basis:

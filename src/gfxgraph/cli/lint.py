@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import Sarif, fail, one_document, write_sarif
+from .common import DocsUrl, Sarif, fail, one_document, write_sarif
 
 __all__ = ["lint"]
 
@@ -52,6 +52,7 @@ def lint(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     sarif: Sarif = None,
+    docs_url: DocsUrl = None,
 ) -> None:
     """Check source code without running it; needs no GPU and no torch.
 
@@ -104,7 +105,7 @@ def lint(
             err=True,
         )
     if sarif:
-        write_sarif(sarif, findings, LINT_RULES)
+        write_sarif(sarif, findings, LINT_RULES, docs_url)
     least = FAIL_ON.index(fail_on or settings.fail_on)
     raise typer.Exit(any(FAIL_ON.index(finding.severity) <= least < 3 for finding in findings))
 

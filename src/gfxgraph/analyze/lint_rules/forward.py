@@ -32,7 +32,7 @@ _NOT_INFERENCE_NAME = re.compile(
     r"(?:^|\.)(?:tests?|testing|loss(?:es)?|metrics?|train\w*|augment\w*|transforms?|data|datasets?|"
     r"\w*_loss(?:es)?|conftest|conver(?:t_\w+|sion)|tensorrt|test_\w+|tokeni[sz]\w*|processing_\w+|"
     r"(?:image|video)_processing_\w+|feature_extraction_\w+|benchmarks?|export\w*|onnx\w*|optim\w*|"
-    r"callbacks?|evaluat\w+|trainers?|solutions|scripts|loggers?|vis\w*)(?:\.|$)"
+    r"callbacks?|evaluat\w+|trainers?|solutions|solvers|scripts|loggers?|vis\w*)(?:\.|$)"
 )
 _EFFECTS: dict[Effect, str] = {
     "sync": "sync-in-forward",
