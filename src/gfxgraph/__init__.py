@@ -198,7 +198,7 @@ __all__ = [
 def stats() -> Stats:
     """Counts of captures, replays, fallbacks and failures in this process.
 
-    Printed, it is a line for each key.
+    Printed, it is a sentence, and a line for each key.
     """
     return tally.snapshot()
 

@@ -29,6 +29,7 @@ def check(
     specs: Annotated[
         list[str] | None,
         typer.Argument(
+            metavar="ARGUMENT...",
             help="Its arguments: a tensor 'float32[4,8]', 'int64[1,16]:32000' (0 <= n < 32000; "
             "without a limit integers are 0 and 1) or 'float16[4,8]:meta' (a shape without data); "
             "a number, true, false or none; by name 'mask=bool[4,8]'. Put -- before a negative "

@@ -44,11 +44,12 @@ _WITHOUT_FILE = "<string>"
 _CAN_BE_THROWN_INTO = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
 # Found without importing it: lint reads source where torch may not even be installed.
-_FOUND = importlib.util.find_spec("torch")
-_TORCH = (_FOUND.submodule_search_locations or ()) if _FOUND else ()
+# Under a command, frames of typer are on the stack, and they are as little the user's.
+_FOUND = filter(None, map(importlib.util.find_spec, ("torch", "typer", "click")))
+_OTHERS = [folder for found in _FOUND for folder in found.submodule_search_locations or ()]
 _NOT_THE_USERS = (
     *_OURS,
-    *(f"{folder}/" for folder in _TORCH),
+    *(f"{folder}/" for folder in _OTHERS),
     str(Path(typing_extensions.__file__)),  # around what torch calls deprecated
     "<eval_with_key>",  # what torch.fx generates
     "<frozen",
