@@ -105,6 +105,11 @@ def main(
         _start()
     except TorchVersionError as error:
         fail(str(error), status=2)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        command = context.invoked_subcommand
+        fail(f"gfxgraph {command} needs torch, which is not installed here.", status=2)
     except SettingError as error:
         if context.invoked_subcommand != "doctor":
             fail(str(error), status=2)

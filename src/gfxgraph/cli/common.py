@@ -59,7 +59,7 @@ class _Pipe(io.FileIO):
         return io.TextIOWrapper(
             io.BufferedWriter(cls(number, "w", closefd=False)),
             stream.encoding,
-            stream.errors,
+            "backslashreplace",  # a terminal may not know all characters of the source
             line_buffering=stream.isatty(),
         )
 
