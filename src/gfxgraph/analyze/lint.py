@@ -162,7 +162,8 @@ def _lint_file(file: Path, rules: list[str]) -> list[_Found]:
 
 
 def _unreadable(file: Path, text: Text, problem: Problem) -> Finding:
-    return _finding(file, text, LINT_RULES["unreadable"], problem.what, problem.line)
+    rule = LINT_RULES["unreadable"]
+    return _finding(file, text, rule, problem.what, problem.line, severity=problem.severity)
 
 
 def _is_ignored(text: Text, node: ast.expr | ast.stmt, rule: LintRule) -> bool:

@@ -86,6 +86,8 @@ def _found(target: str) -> Any:
             f"{target!r}: expected names and calls with plain values after the colon, such as "
             "Policy(scale=0.5).act."
         )
+    if where.endswith(".py") and not Path(where).is_file():
+        raise ArgumentError(f"{target!r}: there is no file {where!r}.")
     with _explaining(f"{target!r} cannot be loaded"):
         module = _file(where) if where.endswith(".py") else _module(where)
         start = named
@@ -137,8 +139,6 @@ def _module(name: str) -> Any:
 def _file(path: str) -> Any:
     """The module in a file: as part of its packages, if it is in some."""
     file = Path(path).resolve()
-    if not file.is_file():
-        raise ArgumentError(f"there is no file {path!r}")
     folder, name = file.parent, file.stem
     while (folder / "__init__.py").is_file():
         folder, name = folder.parent, f"{folder.name}.{name}"

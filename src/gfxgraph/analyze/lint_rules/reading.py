@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..report import Severity
 from .source import LintRule, Source
 
 __all__ = ["RULES", "Problem", "Text", "read"]
@@ -19,6 +20,7 @@ _ASSIGNMENT = r"(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)"
 _EXPORT = re.compile(rf"\s*(?:export\s+)?((?:{_ASSIGNMENT}\s*)+)")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|[\w.]+\?|(?:cd|conda|ls|mkdir|pip|pwd)\b)")
 _ENV_MAGIC = re.compile(r"%(?:set_)?env\s+(\w+)[=\s]\s*(.*)")
+_LARGEST = 4 << 20  # bytes; the largest modules that people write have some hundred KiB
 _QUOTES = "\"'"
 _PYTHON_CELLS = ("%%capture", "%%prun", "%%time", "%%timeit")
 
@@ -29,6 +31,7 @@ class Problem:
 
     line: int
     what: str
+    severity: Severity | None = None
 
 
 @dataclass
@@ -58,6 +61,9 @@ class Text:
 def read(path: Path) -> Text:
     """Read a Python file, a notebook (``.ipynb``) or a shell script (``.sh``)."""
     try:
+        if path.stat().st_size > _LARGEST:
+            what = f"larger than {_LARGEST >> 20} MiB, and so taken for data: exclude it"
+            return Text(problems=[Problem(0, what, "note")])
         raw = path.read_bytes()
         if path.suffix == ".ipynb":
             return _notebook(json.loads(raw))
