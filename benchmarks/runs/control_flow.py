@@ -7,6 +7,9 @@ conditional nodes. Ways of 500 small steps until a value falls below a bound:
 - one captured turn, replayed as often as the host says;
 - ``gfxgraph.while_loop`` in one graph.
 
+And of a loop of 40 turns in plain Python: eager, in several graphs (``branching="auto"``), and with
+``branching="device"``.
+
 Then 1,000 replays of a graph with loops and branches while other tensors and graphs come and go,
 each compared with eager execution bit for bit. ``--short`` makes 20 of them and measures nothing,
 for ``compute-sanitizer``.
@@ -25,7 +28,7 @@ import torch
 import gfxgraph
 from benchmarks.lib.report import about, arguments, write
 
-TURNS, ROUNDS, REPLAYS = 500, 15, 1000
+TURNS, PLAIN_TURNS, ROUNDS, REPLAYS = 500, 40, 15, 1000
 
 
 def main() -> int:
@@ -43,6 +46,8 @@ def main() -> int:
         if not options.short:
             result["loop"] = {"turns": TURNS, **_loop()}
             print(result["loop"], flush=True)
+            result["plain_loop"] = {"turns": PLAIN_TURNS, **_plain_loop()}
+            print(result["plain_loop"], flush=True)
             write(options.out, result)
     return int(result["pressure"]["wrong"] > 0)
 
@@ -86,7 +91,31 @@ def _loop() -> dict[str, Any]:
         "a replay for each turn": replay_a_turn,
         "while_loop": lambda: graphed(x, turns),
     }
-    results = {name: way() for name, way in ways.items() for _ in range(2)}
+    return {**_timed(ways), **_said(graphed)}
+
+
+def _plain(x: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+    while left > 0:
+        x, left = _step(x, left)
+    return x
+
+
+def _plain_loop() -> dict[str, Any]:
+    x = torch.randn(256, device="cuda")
+    turns = torch.full((), PLAIN_TURNS, device="cuda")
+    auto = gfxgraph.graphed(_plain)
+    device = gfxgraph.graphed(_plain, branching="device")
+    ways = {
+        "eager": lambda: _plain(x, turns),
+        "branching='auto'": lambda: auto(x, turns),
+        "branching='device'": lambda: device(x, turns),
+    }
+    return {**_timed(ways), **_said(device)}
+
+
+def _timed(ways: dict[str, Callable[[], torch.Tensor]]) -> dict[str, Any]:
+    """Medians in milliseconds, and whether all are equal to eager bit for bit."""
+    results = {name: way() for name, way in ways.items() for _ in range(3)}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, way in ways.items():
@@ -95,10 +124,15 @@ def _loop() -> dict[str, Any]:
             results[name] = way()
             torch.cuda.synchronize()
             times[name].append(1e3 * (time.perf_counter() - start))
-    stats = graphed.stats()
     return {
         "ms": {name: round(statistics.median(found), 4) for name, found in times.items()},
         "equal": all(torch.equal(one, results["eager"]) for one in results.values()),
+    }
+
+
+def _said(graphed: Any) -> dict[str, Any]:
+    stats = graphed.stats()
+    return {
         "graphs": [row.report for row in stats.graphs],
         "fallbacks": dict(stats.fallbacks),
     }

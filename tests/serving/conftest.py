@@ -29,6 +29,22 @@ _WHEELS = "GFXGRAPH_TEST_WHEELS"
 Run = Callable[..., Any]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the ways in which a test runs, one in three runs in ``make test-long``, all in test-full.
+
+    Each is a process that imports an engine, which takes seconds.
+    """
+    ways: dict[str, int] = {}
+    for item in items:
+        name, is_one_of_several, _ = item.nodeid.partition("[")
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("long"):
+            # Another one of them for each test.
+            number = ways.setdefault(name, len(ways))
+            if is_one_of_several and number % 3:
+                item.add_marker("full")
+            ways[name] += 1
+
+
 @pytest.fixture(scope="session")
 def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs code in a process that has SGLang; gives what it prints as JSON, last line."""

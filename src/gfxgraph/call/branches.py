@@ -14,7 +14,7 @@ from ..graph.locks import turn_to_capture
 from ..graph.pool import GraphPool
 from ..tables import Sections
 from .dispatch import Dispatcher, Exact, reset_with
-from .options import Options
+from .options import Branching, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
 from .suitable import check_progress, describe, inference
@@ -52,7 +52,7 @@ class ConditionalGraph:
         warmup: int = 2,
         verify: Tolerance = True,
         fallback: Literal["eager", "raise"] = "eager",
-        branching: Literal["auto", "off"] = "auto",
+        branching: Branching = "auto",
     ) -> None:
         options = Options(
             warmup=warmup,

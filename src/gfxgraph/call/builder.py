@@ -444,7 +444,8 @@ class Builder:
         options = CaptureOptions(
             warmup=self._options.warmup,
             tolerance=self._tolerance,
-            branching=self._options.branching == "auto",
+            branching=self._options.branching != "off",
+            lowers=self._options.branching == "device",
             share_inputs=self._keys.shares_inputs,
             admit=functools.partial(self._make_room, site),
             timed=timed or (code is not None and code.measure),

@@ -34,7 +34,7 @@ from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 from .dispatch import Dispatcher, reset_with
 from .number_inputs import check_inputs
-from .options import CompileOptions, GraphedOptions, Options
+from .options import Branching, CompileOptions, GraphedOptions, Options
 from .replay import NO_MATCH
 from .stats import GraphedStats
 from .suitable import check_function
@@ -87,7 +87,7 @@ def graphed(
     verify: Tolerance = True,
     fallback: Literal["eager", "raise"] = "eager",
     max_graphs: int = 32,
-    branching: Literal["auto", "off"] = "auto",
+    branching: Branching = "auto",
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
     dims: Dims | None = None,
     pad: Padding | Mapping[str, Padding] = "auto",
@@ -126,8 +126,10 @@ def graphed(
         max_graphs: how many graphs to keep; the least recently used one is released. Default 32.
         branching: ``"auto"`` (default): a function that reads data of the device which depends on
             its inputs becomes several graphs, and the value read decides which one is next.
-            ``"off"``: it runs eagerly, and says which line is the reason. A host read that does
-            not depend on the inputs is folded in either case.
+            ``"device"``: where an ``if``, a ``while`` or an ``if ...: break`` reads such data and
+            only computes, the device decides, in one graph; elsewhere as ``"auto"``
+            (docs/control-flow.md). ``"off"``: it runs eagerly, and says which line is the reason.
+            A host read that does not depend on the inputs is folded in any case.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
             Default: each shape has a graph of its own.

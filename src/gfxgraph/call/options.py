@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
@@ -12,7 +12,11 @@ from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
 from .compiled import Compile
 
-__all__ = ["CompileOptions", "GraphedOptions", "Options"]
+__all__ = ["Branching", "CompileOptions", "GraphedOptions", "Options"]
+
+
+Branching: TypeAlias = Literal["auto", "device", "off"]
+BRANCHING: tuple[Branching, ...] = get_args(Branching)
 
 
 class PlainOptions(TypedDict, total=False):
@@ -23,7 +27,7 @@ class PlainOptions(TypedDict, total=False):
     verify: Tolerance
     fallback: Literal["eager", "raise"]
     max_graphs: int
-    branching: Literal["auto", "off"]
+    branching: Branching
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None
     dims: Dims | None
     pad: Padding | Mapping[str, Padding]
@@ -55,7 +59,7 @@ class Options:
     verify: Tolerance = True
     fallback: Literal["eager", "raise"] = "eager"
     max_graphs: int = 32
-    branching: Literal["auto", "off"] = "auto"
+    branching: Branching = "auto"
     buckets: Buckets | None = None
     compile: Compile | None = None
     inputs: tuple[str, ...] = ()
@@ -77,7 +81,7 @@ class Options:
             ("verify", tolerance, "True, False or a tolerance from 0"),
             ("fallback", self.fallback in ("eager", "raise"), "'eager' or 'raise'"),
             ("max_graphs", number("max_graphs"), "a whole number from 1"),
-            ("branching", self.branching in ("auto", "off"), "'auto' or 'off'"),
+            ("branching", self.branching in BRANCHING, "'auto', 'device' or 'off'"),
         ):
             if not fits:
                 raise ArgumentError(

@@ -28,7 +28,7 @@ from ..stats import log
 from . import raw
 from .captured import CapturedGraph
 from .compare import Tolerance, difference, require_equal, rounding
-from .fallbacks import capture_with_fallbacks
+from .fallbacks import capture_with_fallbacks, lower
 from .first_call import one_shots_before, raise_if_moved
 from .lift import EffectsError, lift_among
 from .locks import inside_gfxgraph
@@ -59,6 +59,7 @@ class CaptureOptions:
         admit: raises if there is no room for what takes so many bytes at its peak.
         timed: whether calls are to be timed, see ``CapturedGraph.time_call``.
         rebind: numbers of inputs to read where the caller has them, if that is proven safe.
+        lowers: whether the device decides where ``if`` and ``while`` read data, if it can.
     """
 
     warmup: int
@@ -68,6 +69,7 @@ class CaptureOptions:
     admit: Callable[[int], None] = lambda peak_bytes: None
     timed: bool = False
     rebind: frozenset[int] = frozenset()
+    lowers: bool = False
 
 
 def capture(
@@ -129,6 +131,12 @@ def capture(
                 _refuse_memos(session)
         _compare_runs(session, eager, options.tolerance)
         _refuse_foreign_tensors(session, eager)
+        if extends is not None and extends.lowering is not None:
+            session.lowering = extends.lowering
+            with graph_pool.on_stream():
+                eager.recording, _ = session.record_again()
+        elif options.lowers and extends is None and not target.compiled:
+            lower(session, eager)
         options.admit(eager.recording.peak_bytes)
         if static_inputs is not None:
             session.static_inputs = list(static_inputs)
@@ -470,6 +478,8 @@ def _captured(
         locks=tuple(lock for _, lock in session.reads.locks.values()),
         autograd=recording.autograd,
         differentiates=recording.differentiates,
+        decided_at=recording.decided_at,
+        lowering=session.lowering,
     )
     return captured if extends is None else extends.with_path(captured)
 
@@ -486,7 +496,7 @@ def _report(eager: WarmedUp, is_compiled: bool) -> list[str]:
     # Constants of the host are part of compiled code.
     shown = [e for e in eager.recording.events if e.point.kind == "read" or not is_compiled]
     by_host = filter(None, eager.recording.decisions)
-    return list(dict.fromkeys((*map(report_line, shown), *by_host)))
+    return list(dict.fromkeys((*map(report_line, shown), *by_host, *eager.not_lowered)))
 
 
 def _only_computed(session: CaptureSession, eager: WarmedUp) -> bool:
@@ -494,6 +504,7 @@ def _only_computed(session: CaptureSession, eager: WarmedUp) -> bool:
     recording = eager.recording
     return not (
         recording.events
+        or session.lowering is not None
         or any(note.rule != "random" for note in recording.notes)  # attention without dropout
         or len(session.before.memory)
         or eager.draws_random_numbers

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import torch
 
+from ..interpose.source import Source
 from .guard import Guard
+from .lowering import Lowering
 from .moved import Rebinding
 from .segments import Graft, Segment
 from .state import PythonState
@@ -67,6 +69,8 @@ class CapturedGraph:
         autograd: whether autograd takes part inside.
         differentiates: whether backward passes run inside.
         rebinding: the inputs that it can read where the caller has them; ``None``: there are none.
+        decided_at: where the device decides first how the call goes on; ``None``: nowhere.
+        lowering: the statements at which the device decides, also on each further path.
     """
 
     root: Segment
@@ -102,6 +106,8 @@ class CapturedGraph:
     autograd: bool = False
     differentiates: bool = False
     rebinding: Rebinding | None = None
+    decided_at: Source | None = None
+    lowering: Lowering | None = None
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""
@@ -135,6 +141,7 @@ class CapturedGraph:
             reached=None
             if self.reached is None or path.reached is None
             else self.reached | path.reached,
+            decided_at=self.decided_at or path.decided_at,
             pool_bytes=self.pool_bytes + path.pool_bytes,
             report=list(dict.fromkeys(self.report + path.report)),
             regions=self.regions + path.regions,

@@ -39,7 +39,17 @@ from .native import NativeGraph
 from .state import PythonState
 from .tracer import Tracer, ends_empty
 
-__all__ = ["cond", "in_place_of_torchs", "switch", "while_loop"]
+__all__ = [
+    "Choice",
+    "Loop",
+    "cond",
+    "decide",
+    "flag",
+    "in_place_of_torchs",
+    "is_on_device",
+    "switch",
+    "while_loop",
+]
 
 
 @opaque
@@ -71,8 +81,8 @@ def cond(
     _check_callable("cond: one of its functions", true_fn, false_fn)
     if isinstance(pred, bool):
         return _fresh("cond", (true_fn if pred else false_fn)(*operands))
-    value = _flag("cond: pred", pred)
-    return _decide(_Choice("cond", "if", value, (true_fn, false_fn), operands))
+    value = flag("cond: pred", pred)
+    return decide(Choice("cond", "if", value, (true_fn, false_fn), operands))
 
 
 @opaque
@@ -105,7 +115,7 @@ def switch(
             "element."
         )
     value = index.detach().reshape(()).clamp(0, last).to(torch.int32)
-    return _decide(_Choice("switch", "switch", value, branches, operands))
+    return decide(Choice("switch", "switch", value, branches, operands))
 
 
 @opaque
@@ -142,12 +152,18 @@ def while_loop(
     given = _unpacked(carry)
     leaves, spec = pytree.tree_flatten(given)
     _check_tensors("while_loop: carry", leaves)
-    result: tuple[Any, ...] = _decide(_Loop(cond_fn, body_fn, leaves, spec, max_turns))
+    result: tuple[Any, ...] = decide(Loop(cond_fn, body_fn, leaves, spec, max_turns))
     return result
 
 
-class _Choice:
-    """One of several functions, by a value."""
+class Choice:
+    """One of several functions, by a value.
+
+    Attributes:
+        roots: what may reach state in Python that they change; by default, the functions.
+    """
+
+    roots: tuple[Callable[..., Any], ...]
 
     def __init__(
         self,
@@ -157,18 +173,22 @@ class _Choice:
         functions: tuple[Callable[..., Any], ...],
         operands: tuple[Any, ...],
     ) -> None:
-        self.name, self.functions = name, functions
+        self.name = name
+        self.functions = self.roots = functions
         self._kind, self._value, self._operands = kind, value, operands
 
     def reads(self) -> list[torch.Tensor]:
+        """What it is decided by."""
         return [self._value]
 
     def on_host(self, read: Callable[[torch.Tensor], int]) -> Any:
+        """Decide on the host, which reads values so."""
         number = read(self._value)
         number = number if self._kind == "switch" else int(not number)
         return _fresh(self.name, self.functions[number](*self._operands))
 
     def on_device(self, add: _Add) -> Any:
+        """Let the device decide."""
         results: list[torch.Tensor] = []
         specs: list[Any] = []
         looks: list[_Look] = []
@@ -191,8 +211,10 @@ class _Choice:
         return pytree.tree_unflatten(results, specs[0])
 
 
-class _Loop:
-    """One function, again and again."""
+class Loop:
+    """One function, again and again; see :class:`Choice`."""
+
+    roots: tuple[Callable[..., Any], ...]
 
     name = "while_loop"
 
@@ -204,15 +226,16 @@ class _Loop:
         spec: Any,
         limit: int | None,
     ) -> None:
-        self.functions = cond_fn, body_fn
+        self.functions = self.roots = (cond_fn, body_fn)
         self._leaves, self._spec, self._limit = leaves, spec, limit
 
     def reads(self) -> list[torch.Tensor]:
+        """What it is decided by."""
         return self._leaves
 
     def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
         value = self.functions[0](*pytree.tree_unflatten(carry, self._spec))
-        return _flag("while_loop: what cond_fn gives", value)
+        return flag("while_loop: what cond_fn gives", value)
 
     def _turn(self, carry: list[torch.Tensor]) -> list[torch.Tensor]:
         result = self.functions[1](*pytree.tree_unflatten(carry, self._spec))
@@ -226,6 +249,7 @@ class _Loop:
         return leaves
 
     def on_host(self, read: Callable[[torch.Tensor], int]) -> Any:
+        """Decide on the host, which reads values so."""
         carry = [leaf.clone() for leaf in self._leaves]
         for turn in itertools.count():
             if turn == self._limit or not read(self._goes_on(carry)):
@@ -233,6 +257,7 @@ class _Loop:
             carry = [_as_was(old, new) for old, new in zip(carry, self._turn(carry), strict=True)]
 
     def on_device(self, add: _Add) -> Any:
+        """Let the device decide."""
         _require_on_device(self._leaves)
         carry = [leaf.clone() for leaf in self._leaves]
         value = self._goes_on(carry)
@@ -240,9 +265,13 @@ class _Loop:
 
         def body() -> None:
             new = self._turn(carry)
-            shared = set(map(storage_key, carry))
+            interceptor = current_interceptor()
+            with nullcontext() if interceptor is None else interceptor.unseen():
+                shared = set(map(storage_key, carry)) & set(map(storage_key, new))
+                moves = [storage_key(t) in shared for t in new]
             # One of them may be where another is to go, as after a swap.
-            _overwrite(carry, [t.clone() if storage_key(t) in shared else t for t in new])
+            new = [t.clone() if m else t for t, m in zip(new, moves, strict=True)]
+            _overwrite(carry, new)
             _overwrite([value], [self._goes_on(carry)])
 
         add(Decision("while", value, self._limit), [body])
@@ -286,14 +315,22 @@ def _pool_of_others(index: int) -> PoolHandle:
     return current_device().held_pool(index)
 
 
-def _decide(what: _Choice | _Loop) -> Any:
-    """Let the device decide where that can be, else the host."""
+def decide(what: Choice | Loop, must: bool = False) -> Any:
+    """Let the device decide where that can be, else the host.
+
+    Args:
+        what: what there is to decide.
+        must: whether only the device may, while a call is recorded. Default ``False``.
+
+    Raises:
+        CaptureError: it cannot.
+    """
     device, interceptor = current_device(), current_interceptor()
     reads = what.reads()
     if is_looked_away_from():  # the host has decided about what this is a part of
         return what.on_host(_read)
     if interceptor is None:
-        if not (device.is_capturing() and any(map(_is_on_device, reads))):
+        if not (device.is_capturing() and any(map(is_on_device, reads))):
             return what.on_host(_read)
         index = index_of(device, reads)
         reason = device.no_conditionals(index)
@@ -319,6 +356,8 @@ def _decide(what: _Choice | _Loop) -> Any:
     with interceptor.unseen():
         _loaded(index)
     reason = device.no_conditionals(index) or _trial(interceptor, what, index)
+    if reason and must:
+        raise CaptureError(reason)
     interceptor.decided(what.name, reason)
     if reason:
         return what.on_host(_read)
@@ -328,14 +367,14 @@ def _decide(what: _Choice | _Loop) -> Any:
     return result
 
 
-def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
+def _trial(recorder: Recorder, what: Choice | Loop, index: int) -> str:
     """Why no body of a conditional node can hold what the functions do; empty: one can.
 
     They are captured into a graph that is thrown away, so that nothing runs that this call would
     not have run: a table may be shorter than the branch not taken believes.
     """
     roots: dict[str, object] = {
-        f"function {n} of {what.name}()": f for n, f in enumerate(what.functions)
+        f"function {n} of {what.name}()": f for n, f in enumerate(what.roots)
     }
     with recorder.unseen():
         before = PythonState(roots, search=False)
@@ -348,7 +387,7 @@ def _trial(recorder: Recorder, what: _Choice | _Loop, index: int) -> str:
         with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder, index):
             what.on_device(_Add(index))
     except ArgumentError as error:
-        if isinstance(what, _Loop):
+        if isinstance(what, Loop):
             raise
         return str(error)  # branches that differ: the host may choose between them
     # Of the function's own: the host will meet it, if it takes this branch.
@@ -414,7 +453,7 @@ def _check_callable(what: str, *functions: Any) -> None:
             raise ArgumentError(f"{what} is {_described(function)}: expected a function.")
 
 
-def _flag(what: str, value: Any) -> torch.Tensor:
+def flag(what: str, value: Any) -> torch.Tensor:
     """Whether ``value`` is true, in memory of its own.
 
     Raises:
@@ -450,14 +489,15 @@ def _check_same(
 def _require_on_device(tensors: Sequence[torch.Tensor]) -> None:
     """Raise for a tensor of the host: what becomes of it in a turn, no graph would do again."""
     for tensor in tensors:
-        if not _is_on_device(tensor):
+        if not is_on_device(tensor):
             raise CaptureError(
                 f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} takes part, and a "
                 "conditional node decides and computes on the device alone."
             )
 
 
-def _is_on_device(tensor: torch.Tensor) -> bool:
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is on the device, as far as it can be told without a recording."""
     device = current_device()
     # Emulated, tensors of the host stand for those of a device, or are behind such.
     return device.kind == "emulated" or tensor.device.type == device.type
@@ -496,11 +536,13 @@ def _as_was(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
-            raise CaptureError("autograd records what a function of a conditional node does.")
-        if source is not target:
-            target.copy_(source)
+    recorder = current_interceptor()
+    with recorder.unprotected() if isinstance(recorder, Recorder) else nullcontext():
+        for target, source in zip(targets, sources, strict=True):
+            if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
+                raise CaptureError("autograd records what a function of a conditional node does.")
+            if source is not target:
+                target.copy_(source)
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

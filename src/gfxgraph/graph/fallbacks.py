@@ -11,14 +11,49 @@ from ..errors import CaptureError
 from ..record.explain import explain
 from ..record.recorder import Recording
 from ..stats import log
+from .lowering import Lowering
 from .segments import Segment
 from .session import CaptureSession, Failed, Traced
-from .warm_up import WarmedUp, report_line
+from .warm_up import WarmedUp, confirm, report_line
 
-__all__ = ["capture_with_fallbacks"]
+__all__ = ["capture_with_fallbacks", "lower"]
 
 # Operators that may become branches because a capture failed at them, before it is given up.
 _MAX_FORCED = 8
+
+
+def lower(session: CaptureSession, eager: WarmedUp) -> None:
+    """Record once more, with the device deciding where it can.
+
+    What was found is put into ``session`` and ``eager``, unless the host reads more than before.
+    """
+    if eager.recording.compiles or not eager.recording.breaks():
+        return
+    lowering, reads = Lowering(eager.recording.breaks()), session.reads
+    session.lowering = lowering
+    found: Recording | None = None
+    while not lowering.is_empty:
+        failure: CaptureError | None = None
+        try:
+            with session.pool.on_stream():
+                found, _ = session.record_again()
+        except CaptureError as error:
+            failure = error
+        if lowering.learn():  # also if the function has caught the error
+            found = None
+            continue
+        if failure is not None:
+            found = None
+            lowering.why["the function as a whole"] = str(failure)
+        break
+    if found is None or len(found.breaks()) > len(eager.recording.breaks()):
+        session.lowering, session.reads = None, reads
+    else:
+        if any(event.folds and not event.is_of_the_host for event in found.events):
+            with session.pool.on_stream():
+                confirm(session, found)
+        eager.recording = found
+    eager.not_lowered = [f"{where}: the host decides: {why}" for where, why in lowering.why.items()]
 
 
 def capture_with_fallbacks(

@@ -457,8 +457,12 @@ class Parts(Place):
         super().__init__(path, ("parts", address(function)))
         self.function: Any = function
         self._kind = next((k for k in _PARTS if raw.is_a(function, k)), types.FunctionType)
+        self.renew()
+
+    def renew(self) -> None:
+        """Hold to what is there now."""
         self._parts = self._now()
-        self._memory = _memory_of_parts(function, self._kind)
+        self._memory = _memory_of_parts(self.function, self._kind)
         self._held = None if self._memory is None else self._memory.raw
 
     def holds(self) -> bool:

@@ -384,6 +384,12 @@ class Reads(Alike):
             slot.path = paths.get(slot.identity, slot.path)
         return names, slots
 
+    def renew(self, functions: set[int]) -> None:
+        """Hold to the code that functions have now, by address: they had other code in the run."""
+        for place in self.places.values():
+            if isinstance(place, Parts) and address(place.function) in functions:
+                place.renew()
+
     def slots(self, changed: Iterable[list[tuple[Container, Any]] | None]) -> list[Slot]:
         """The places that a run has changed, as far as graphs can store them again.
 

@@ -8,7 +8,7 @@ steps follow each other, ``capture.py`` puts the whole together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeGuard
@@ -33,6 +33,7 @@ from .compare import Tensors
 from .control_flow import in_place_of_torchs
 from .lift import lift_among
 from .locks import LOCK, inside_gfxgraph, no_garbage_collection, release_waiting
+from .lowering import Lowering
 from .native import NativeGraph
 from .pool import GraphPool
 from .reads import Reads
@@ -154,6 +155,7 @@ class CaptureSession:
         repeats: whether frames are left out that run as they ran before (``repeats.py``).
         judge: says how a tensor differs from what it should be; ``None``: nothing is compared.
         keeps_graph: whether the graph can be changed later on.
+        lowering: the statements at which the device decides; ``None``: at none.
         traced: what was captured.
     """
 
@@ -170,6 +172,7 @@ class CaptureSession:
     repeats: bool = True
     judge: Judge | None = None
     keeps_graph: bool = False
+    lowering: Lowering | None = None
     traced: Traced | None = None
     #: The arguments of the newest :meth:`trace`; what held the method would hold itself.
     _traced_with: dict[str, Any] = field(default_factory=dict, init=False)
@@ -268,9 +271,16 @@ class CaptureSession:
                 with (
                     in_place_of_torchs(),
                     self.reads.recording() if with_reads else nullcontext(),
+                    self._lowered(),
                 ):
                     self.reads.require_seen()
                     outputs = self.target.function()
+                    if self.lowering is not None:
+                        with recorder.unseen():
+                            theirs: Set[int] | None = recorder.outside.keys() - recorder.inputs
+                            if self.target.is_lifted or self.target.objects.stores:
+                                theirs = None
+                            self.lowering.require_untold(outputs, recorder.name, theirs)
                 self.reads.require_seen()
             except Exception as error:
                 # The error holds this frame: swap_tensors() refuses what is referenced weakly.
@@ -306,6 +316,16 @@ class CaptureSession:
         if around is not None:
             raise AroundAutograd(around, transient=True)
         return recording, outputs
+
+    @contextmanager
+    def _lowered(self) -> Iterator[None]:
+        """Let the device decide inside where it can."""
+        if self.lowering is None:
+            yield
+            return
+        with self.lowering.on():
+            yield
+        self.reads.renew(self.lowering.functions())
 
     def _recorder(self) -> Recorder:
         device, index = self.pool.device, self.pool.index
@@ -483,6 +503,7 @@ class CaptureSession:
                     self.journal.playing(),
                     tracer.watching() if sees else nullcontext(),
                     in_place_of_torchs() if around is nullcontext else around(),
+                    self._lowered(),
                 ):
                     outputs = self.target.function()
             finally:  # it may be why the capture fails

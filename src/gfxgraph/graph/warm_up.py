@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -29,7 +29,7 @@ from .lift import EffectsError
 from .session import CaptureSession, cloned
 from .state import PythonState
 
-__all__ = ["WarmedUp", "report_line", "warm_up"]
+__all__ = ["WarmedUp", "confirm", "report_line", "warm_up"]
 
 
 @dataclass
@@ -47,6 +47,7 @@ class WarmedUp:
         reads: what compiled code asked the device for.
         state: what Python held before the last run, which changed nothing of it.
         draws_random_numbers: whether a run advances a generator.
+        not_lowered: where the host decides although the device was to, and why.
     """
 
     first_outputs: list[torch.Tensor]
@@ -59,6 +60,7 @@ class WarmedUp:
     reads: HostReads
     state: PythonState
     draws_random_numbers: bool
+    not_lowered: list[str] = field(default_factory=list)
 
 
 def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
@@ -122,7 +124,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
         host.one_shots.refuse("and what it reads has to be confirmed with other inputs")
-        _confirm(session, recording)
+        confirm(session, recording)
     objects = session.target.objects
     if objects.leaves_out(objects.read):
         _confirm_what_was_read(session, eager)
@@ -241,7 +243,7 @@ def _must_record_again(recording: Recording, varying: set[int], device: Device) 
     return not varying.isdisjoint(seen | recording.sources_of_folds())
 
 
-def _confirm(session: CaptureSession, recording: Recording) -> None:
+def confirm(session: CaptureSession, recording: Recording) -> None:
     """Run once more with other inputs: what is folded has to come out the same.
 
     Raises:

@@ -32,6 +32,7 @@ __all__ = [
     "is_the_users",
     "is_users_file",
     "name_of",
+    "users_instruction",
     "users_line",
     "users_line_of",
 ]
@@ -136,6 +137,14 @@ def users_line(within: CodeType | None = None) -> Source:
         within: only lines that a call of this code has called. Default: all.
     """
     return _line_of(sys._getframe(1), within)
+
+
+def users_instruction() -> tuple[CodeType, int] | None:
+    """The innermost code on the calling stack that is the user's, and the offset where it is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_the_users(frame.f_code):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
 def asked_by_the_user(packages: bool = False) -> bool:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from ..device.operators import written_tensors
 from ..device.overrides import WithoutModes
 from ..errors import CaptureError
 from ..interpose.codes import address
-from ..interpose.source import Source, users_line, users_line_of
+from ..interpose.source import Source, users_instruction, users_line, users_line_of
 from .effects import Same, UndoLog, tensors_in
 from .explain import explain
 from .gradients import backward_passes, newest_node, reached
@@ -60,6 +60,7 @@ class Event:
         sources: storage keys of the outside tensors that it depends on.
         there: of a ``no_graph`` function, the tensors that it was given and that the run has not
             made.
+        at: the user's code in which it is, and the offset of the instruction.
     """
 
     point: Point
@@ -71,6 +72,7 @@ class Event:
     call: int | None
     sources: frozenset[int]
     there: Sequence[torch.Tensor] = ()
+    at: tuple[CodeType, int] | None = None
 
     @property
     def folds(self) -> bool:
@@ -138,6 +140,7 @@ class Recording:
             run of all.
         decisions: of each ``cond``, ``switch`` and ``while_loop``, in order, why the host decides
             it; empty: the device does.
+        decided_at: where the device decides first; ``None``: nowhere.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -163,6 +166,7 @@ class Recording:
     differentiates: bool = False
     may_settle: bool = False
     decisions: list[str] = field(default_factory=list)
+    decided_at: Source | None = None
 
     def breaks(self) -> list[Event]:
         """The points at which a graph ends and the host takes over."""
@@ -225,6 +229,10 @@ class Recorder(Interceptor):
         #: Tensors that were written since a trial began; ``None``: there is none.
         self._written_on_trial: list[torch.Tensor] | None = None
         self._failed_on_trial = ""
+        #: Names of what was made where operations may write to nothing else; ``None``: they may.
+        self._made_here: set[int] | None = None
+        #: Names of memory that may not be written to any more, and what is raised then.
+        self._protected: dict[int, Callable[[], CaptureError]] = {}
         self._generators = generators
         self.recording = Recording(outside=self.outside, originals=self.provenance.originals)
         self._log = log
@@ -266,7 +274,62 @@ class Recorder(Interceptor):
         rule = self._off_stream()
         if rule is not None:
             self.met(rule, str(func))
-        return self.run(func, args, kwargs)
+        self._require_unprotected(func, args, kwargs)
+        result = self.run(func, args, kwargs)
+        if self._made_here is not None:
+            given = set(map(self.name, tensors))
+            self._made_here.update(set(map(self.name, tensors_in(result))) - given)
+        return result
+
+    @contextmanager
+    def only_computing(self) -> Iterator[set[int]]:
+        """Inside, operations may write only to memory that they make; gives the names of that."""
+        before, self._made_here = self._made_here, set()
+        try:
+            yield self._made_here
+        finally:
+            self._made_here = before
+
+    def protect(self, names: set[int], error: Callable[[], CaptureError]) -> None:
+        """See that nobody writes to memory from now on.
+
+        Args:
+            names: its names.
+            error: makes the error that is raised then.
+        """
+        self._protected |= dict.fromkeys(names, error)
+        if self._made_here is not None:
+            self._made_here -= names
+
+    @contextmanager
+    def unprotected(self) -> Iterator[None]:
+        """Inside, everything may be written to: what is done there, the function does not do."""
+        before = self._made_here, self._protected
+        self._made_here, self._protected = None, {}
+        try:
+            yield
+        finally:
+            self._made_here, self._protected = before
+
+    def _require_unprotected(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Iterable[torch.Tensor] = (),
+    ) -> None:
+        """Raise if an operation, or somebody who is ``given`` tensors, may write where none may."""
+        if self._made_here is None and not self._protected:
+            return
+        with self.unseen():
+            written = [*given]
+            if isinstance(func, OpOverload):
+                written += written_tensors(func, args, kwargs)
+            names = set(map(self.name, written))
+        for name in names & self._protected.keys():
+            raise self._protected[name]()
+        if self._made_here is not None and not names <= self._made_here:
+            self._fail_on_trial(f"{func or 'a kernel'} may write to memory from before")
 
     @property
     def is_on_trial(self) -> bool:
@@ -303,8 +366,11 @@ class Recorder(Interceptor):
 
     def decided(self, name: str, reason: str) -> None:
         """Note who decides a ``cond``, ``switch`` or ``while_loop``, and why the host."""
-        line = f"{users_line()}: the host decides {name}(): {reason}" if reason else ""
+        where = users_line()
+        line = f"{where}: the host decides {name}(): {reason}" if reason else ""
         self.recording.decisions.append(line)
+        if not reason:
+            self.recording.decided_at = self.recording.decided_at or where
 
     def varies(self, result: Any) -> None:
         """What nobody has seen being made: it depends on what may change from call to call."""
@@ -357,7 +423,9 @@ class Recorder(Interceptor):
             given=None,
             call=self.call,
             sources=provenance or frozenset(),
+            at=users_instruction(),
         )
+        self._require_unprotected(func, args, kwargs, given if point.rule == "no-graph" else ())
         if point.rule == "no-graph":
             with self.unseen():
                 event.there = list(filter(self.is_outside, given))
@@ -567,6 +635,8 @@ class Recorder(Interceptor):
         if rule == "random" and self.recording.draws is None:
             self.recording.draws = len(self.recording.events)
         if rule == "unknown-kernel":
+            tensors = list(tensors)
+            self._require_unprotected(None, (), {}, tensors)
             for tensor in tensors:
                 if self.name(tensor) not in self.inside:
                     self._save(tensor)  # it may write it

@@ -242,6 +242,11 @@ def _raise_if_padding_decides(entry: Entry, captured: CapturedGraph) -> None:
             f"{entry.where()}: there the host decides how the call goes on, by data of which "
             "padding is a part. Keep that out of the function, or graph it without buckets."
         )
+    if captured.decided_at is not None:
+        raise CaptureError(
+            f"{captured.decided_at}: there the device decides how the call goes on, by data of "
+            "which padding is a part. Keep that out of the function, or graph it without buckets."
+        )
     if captured.written.keys() & set(map(storage_key, entry.static_tensors[0])):
         raise CaptureError(
             "the function writes to an argument, of which a padded call passes a copy. Let it "
