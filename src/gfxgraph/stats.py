@@ -22,7 +22,7 @@ from typing import Protocol, TypedDict, cast
 from . import settings
 from .errors import SettingError
 from .forking import new_lock
-from .tables import Printed
+from .tables import Printed, counted
 from .troubleshooting import section_of
 
 __all__ = [
@@ -190,6 +190,23 @@ class Elements:
         counts.computed += computed - self._before[1]
 
 
+class _Counts(Printed):
+    """The counters as they are printed: a verdict, then a line for each."""
+
+    @property
+    def verdict(self) -> str:  # type: ignore[override]
+        """What has happened, in a sentence."""
+        graphs, replays = self["capture_count"], self["replay_count"]
+        done = f"{counted(graphs, 'graph')} captured, {counted(replays, 'replay')}"
+        if not graphs and not replays:
+            done = "No graph was captured"
+        eager = self["fallback_count"]
+        rest = f"{counted(eager, 'call')} ran eagerly" if eager else "no call ran eagerly"
+        wrong = self["validation_failures"]
+        bad = f"{counted(wrong, 'replay')} differed from eager. " if wrong else ""
+        return f"{bad}{done}; {rest}."
+
+
 class Tally:
     """The counters of this process."""
 
@@ -338,7 +355,7 @@ class Tally:
                 compiles_in_capture=self._counts["compiles_in_capture"],
                 thrashing=dict(self._thrashing),
             )
-        return cast(Stats, Printed(counts))
+        return cast(Stats, _Counts(counts))
 
 
 @functools.lru_cache(maxsize=4096)

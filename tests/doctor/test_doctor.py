@@ -657,7 +657,7 @@ def test_the_machine_comes_first_and_the_count_last():
     assert "nothing was run there" in shown(diagnose(BAD))
     found = [one.level for one in diagnose(BAD).findings]
     assert (found.count("error"), found.count("warning")) == (1, 6)
-    assert lines[-1] == "1 error and 6 warnings."
+    assert lines[0] == "1 error and 6 warnings."
 
 
 @pytest.mark.parametrize("platform", [AMD, NVIDIA])
