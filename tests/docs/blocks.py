@@ -60,6 +60,7 @@ _ASSIGNMENT = re.compile(r"\w+=\S*")
 # Programs that pages name, and that no test runs.
 PROGRAMS = {"cd", "curl", "docker", "eval", "export", "git", "make", "nsys", "pip", "pre-commit"}
 PROGRAMS |= {"pytest", "python", "python3", "rocminfo", "rocprofv3", "source", "torchrun", "vllm"}
+COLUMNS = "80"
 _TIMES = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
 
@@ -194,7 +195,7 @@ class Reader:
         name, *arguments = words[len(given) :]
         forget(Path.cwd())
         old = dict(os.environ)
-        os.environ.update(given, COLUMNS="80")
+        os.environ.update(given, COLUMNS=COLUMNS)
         log, root = logging.getLogger("gfxgraph"), logging.getLogger()
         handlers, level = (log.handlers[:], root.handlers[:]), log.level
         log.handlers[:], root.handlers[:], log.level = [], [], logging.WARNING  # as in a process
@@ -350,6 +351,7 @@ def rewritten(text: str, name: str) -> str:
 def main() -> None:
     """The command."""
     here = Path.cwd()
+    os.environ["COLUMNS"] = COLUMNS
     for name in sys.argv[1:]:
         path = here / name
         text = path.read_text(encoding="utf-8")

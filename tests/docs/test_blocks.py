@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from tests.docs.blocks import Mismatch, Reader, blocks_of, commands_of, forget
+from tests.docs.blocks import COLUMNS, Mismatch, Reader, blocks_of, commands_of, forget
 from tests.helpers.paths import ROOT
 
 OTHERWISE = {"docs/rules.md"}  # tests/analyze/test_rules.py runs each of its examples
@@ -25,8 +25,9 @@ PAGES = [
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path, monkeypatch):
-    """Pages write files where they are."""
+    """Pages write files where they are; a terminal has the columns that the pages show."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", COLUMNS)
 
 
 @pytest.fixture
