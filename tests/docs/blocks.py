@@ -45,6 +45,7 @@ from typer.testing import CliRunner
 
 import gfxgraph
 from gfxgraph.cli import app
+from gfxgraph.tables import WIDTH, fit
 from tests.helpers.paths import ROOT
 
 _FENCE = re.compile(
@@ -159,6 +160,7 @@ class Reader:
         file = Path(f"{Path(self.name).stem}_{block.line}.py").resolve()
         file.write_text(source, encoding="utf-8")
         out = io.StringIO()
+        fit(WIDTH)  # a command of this process may have found a narrower terminal
         with contextlib.redirect_stdout(out):
             exec(compile(source, str(file), "exec", dont_inherit=True), self.namespace)
         self._last = out.getvalue()
@@ -206,6 +208,7 @@ class Reader:
                 return "".join(Path(path).read_text(encoding="utf-8") for path in arguments)
             if name == "python" and arguments[0].endswith(".py"):
                 out = io.StringIO()
+                fit(WIDTH)
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
                     runpy.run_path(arguments[0], run_name="__main__")
                 return out.getvalue()
