@@ -13,9 +13,18 @@ from tests.helpers.paths import ROOT
 
 OTHERWISE = {"docs/rules.md"}  # tests/analyze/test_rules.py runs each of its examples
 LONG = {
-    f"docs/{name}.md" for name in ("bench", "compile", "experiments", "parity", "report", "trace")
+    f"docs/{name}.md"
+    for name in (
+        "bench",
+        "compile",
+        "experiments",
+        "generation",
+        "parity",
+        "report",
+        "trace",
+        "transformers",
+    )
 }
-LONG |= {"docs/transformers.md"}
 PAGES = [
     str(path.relative_to(ROOT))
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
