@@ -3,7 +3,8 @@
 ``model.generate`` launches each token's hundreds of kernels from Python, and a small batch keeps
 the GPU busy for less time than that takes. ``Generator`` replays one graph for each token: the
 key-value cache, its position, the choice of the token and the end of each row are in the graph, so
-a replay needs nothing of the host, and the next one is launched while it runs.
+a replay needs nothing of the host, and the next one is launched while it runs. With ``--whole`` one
+graph makes all tokens of a text.
 
 The model has random weights, from a fixed seed, so the text means nothing; what can be seen is that
 the tokens are the same and how long they take. Run it with ``python examples/llm_decode.py``; on a
@@ -89,7 +90,12 @@ def timed(function: Callable[[], Tensor], device: str) -> tuple[Tensor, float]:
 
 
 def main(
-    layers: int = 2, hidden: int = 128, rows: int = 2, prompt: int = 12, tokens: int = 64
+    layers: int = 2,
+    hidden: int = 128,
+    rows: int = 2,
+    prompt: int = 12,
+    tokens: int = 64,
+    whole: bool = False,
 ) -> Found:
     """Generate with ``model.generate`` and from graphs, and print what came out.
 
@@ -99,12 +105,13 @@ def main(
         rows: how many texts at a time.
         prompt: tokens of a prompt.
         tokens: tokens to generate for each.
+        whole: make them in one replay.
     """
     device = gfxgraph.device_type()
     model = make_llama(device, layers, hidden)
     print(f"{model.num_parameters() / 1e6:.1f} M parameters on {gfxgraph.device_facts().name}")
     ids, mask = prompts(device, rows, prompt)
-    generate = Generator(model, max_length=prompt + tokens)
+    generate = Generator(model, max_length=prompt + tokens, whole=whole)
     expected, eager_s = timed(
         lambda: model.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False),
         device,
@@ -118,8 +125,9 @@ def main(
     print(f"{same.sum().item()} of {same.numel()} tokens are those of model.generate")
     print(f"{found.eager_rate:.0f} tokens/s eager, {found.graph_rate:.0f} tokens/s from graphs")
     print(
-        f"{stats.captures} captures, {stats.prefill_replays} prompts and {stats.decode_replays} "
-        f"tokens replayed, {stats.eager_runs} eager, fallbacks: {stats.fallbacks or 'none'}"
+        f"{stats.captures} captures, {stats.prefill_replays} prompts, {stats.decode_replays} "
+        f"tokens and {stats.whole_replays} texts replayed, {stats.eager_runs} eager, fallbacks: "
+        f"{stats.fallbacks or 'none'}"
     )
     if device != "cuda":
         print("No GPU here: the graphs ran on the emulated device, where times mean nothing.")
@@ -133,4 +141,5 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=2, help="texts at a time; default 2")
     parser.add_argument("--prompt", type=int, default=12, help="tokens of a prompt; default 12")
     parser.add_argument("--tokens", type=int, default=64, help="tokens to generate; default 64")
+    parser.add_argument("--whole", action="store_true", help="make all tokens in one replay")
     main(**vars(parser.parse_args()))

@@ -313,6 +313,50 @@ def test_a_capture_by_hand_holds_the_decisions(device):
         torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda a, b, c: (a.mul_(0.5), c, b),
+        lambda a, b, c: (a * 0.5, b, b),
+        lambda a, b, c: (a.mul_(0.5), a, a.flip(0)),
+        lambda a, b, c: (a * 0.5, b.add_(1), b[:].neg()),
+        lambda a, b, c: (a * 0.5, c[:], c),
+    ],
+    ids=["in place and swapped", "one twice", "itself thrice", "in place and read", "a view"],
+)
+def test_a_carry_that_is_given_back_is_right_wherever_it_is_put(device, turn):
+    def fn(a, b, c):
+        return gfxgraph.while_loop(lambda a, *_: a.norm() > 1, turn, a, b, c, max_turns=9)
+
+    stats = same_in_each_call(
+        fn, lambda n: tuple(values(device, n + more) for more in range(3)), calls=4
+    )
+    assert is_one_graph(stats)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_draws_in_a_body_only_with_dropout(device, dropout):
+    def fn(x):
+        def body(x):
+            heads = x.view(1, 1, 4, 2)
+            attention = torch.nn.functional.scaled_dot_product_attention
+            return attention(heads, heads, heads, dropout_p=dropout).reshape(8) * 0.5
+
+        (y,) = gfxgraph.while_loop(lambda x: x.norm() > 1, body, x, max_turns=3)
+        return y
+
+    stats = same_in_each_call(fn, lambda n: (values(device, n),), calls=4)
+    assert is_one_graph(stats) == (not dropout)
+
+
+def test_without_branching_the_reason_says_why_the_host_decides(device):
+    graph = gfxgraph.graphed(loop_that_counts, branching="off")
+    for n in range(2):
+        graph(values(device, n + 3))
+    (reason,) = graph.stats().refused.values()
+    assert "the host decides while_loop(): it changes" in reason and "Tensor.item()" in reason
+
+
 def test_no_body_of_a_capture_by_hand_draws_random_numbers(device):
     x = values(device, 3)
 

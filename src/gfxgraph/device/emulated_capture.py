@@ -27,6 +27,7 @@ from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
     ALLOCATIONS,
+    draws_in,
     is_composite,
     is_view,
     outside_of_modes,
@@ -291,7 +292,7 @@ class Capture:
     ) -> None:
         """Refuse operations on the device that CUDA refuses."""
         name = op._schema.name
-        if self._bodies and torch.Tag.nondeterministic_seeded in op.tags:
+        if self._bodies and draws_in(op, args, kwargs):
             self.fail(
                 CaptureForbidden(f"{op}: no body of a conditional node can draw random numbers.")
             )

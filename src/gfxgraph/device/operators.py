@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "ALLOCATIONS",
+    "draws_in",
     "is_composite",
     "is_in_python",
     "is_view",
@@ -51,6 +52,30 @@ ALLOCATIONS = frozenset(
     )
 )
 """Operators whose result is memory that nobody has written."""
+
+
+def draws_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call of ``op`` takes random numbers from a generator.
+
+    The tags of attention say that it may, whatever its dropout. Without any it does not.
+    """
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    place = _place_of_dropout(op)
+    if place is None:
+        return True
+    position, default = place
+    given = args[position] if position < len(args) else kwargs.get("dropout_p", default)
+    return bool(given != 0)
+
+
+@cache
+def _place_of_dropout(op: OpOverload) -> tuple[int, Any] | None:
+    """Position and default of the probability with which ``op`` drops attention."""
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.name == "dropout_p":
+            return position, argument.default_value
+    return None
 
 
 def is_in_python(op: Any) -> bool:

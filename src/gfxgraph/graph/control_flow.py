@@ -233,9 +233,9 @@ class Loop:
         """What it is decided by."""
         return self._leaves
 
-    def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
+    def _goes_on(self, carry: list[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
         value = self.functions[0](*pytree.tree_unflatten(carry, self._spec))
-        return flag("while_loop: what cond_fn gives", value)
+        return flag("while_loop: what cond_fn gives", value, out)
 
     def _turn(self, carry: list[torch.Tensor]) -> list[torch.Tensor]:
         result = self.functions[1](*pytree.tree_unflatten(carry, self._spec))
@@ -268,11 +268,14 @@ class Loop:
             interceptor = current_interceptor()
             with nullcontext() if interceptor is None else interceptor.unseen():
                 shared = set(map(storage_key, carry)) & set(map(storage_key, new))
-                moves = [storage_key(t) in shared for t in new]
+                moves = [
+                    t is not old and storage_key(t) in shared
+                    for old, t in zip(carry, new, strict=True)
+                ]
             # One of them may be where another is to go, as after a swap.
             new = [t.clone() if m else t for t, m in zip(new, moves, strict=True)]
             _overwrite(carry, new)
-            _overwrite([value], [self._goes_on(carry)])
+            self._goes_on(carry, out=value)
 
         add(Decision("while", value, self._limit), [body])
         return pytree.tree_unflatten(carry, self._spec)
@@ -453,15 +456,15 @@ def _check_callable(what: str, *functions: Any) -> None:
             raise ArgumentError(f"{what} is {_described(function)}: expected a function.")
 
 
-def flag(what: str, value: Any) -> torch.Tensor:
-    """Whether ``value`` is true, in memory of its own.
+def flag(what: str, value: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Whether ``value`` is true, in memory of its own or in ``out``.
 
     Raises:
         ArgumentError: it is no tensor of one element.
     """
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise ArgumentError(f"{what} is {_described(value)}: expected a tensor of one element.")
-    return value.detach().reshape(()).ne(0)
+    return torch.ne(value.detach().reshape(()), 0, out=out)
 
 
 def _check_tensors(what: str, leaves: Sequence[Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 
 from ..errors import CaptureError
 from ..record.explain import explain
-from ..record.recorder import Recording
+from ..record.recorder import Event, Recording
 from ..stats import log
 from .lowering import Lowering
 from .segments import Segment
@@ -86,9 +87,7 @@ def capture_with_fallbacks(
     for _ in range(_MAX_FORCED):
         breaks = eager.recording.breaks()
         if breaks and not branching:
-            raise explain(
-                breaks[0].point.rule, breaks[0].point.what, breaks[0].where, 'branching="off".'
-            )
+            raise _refused_branch(breaks[0], eager.recording.decisions)
         try:
             return _trace_lightly(session, eager.recording, root)
         except Failed as failed:
@@ -102,6 +101,13 @@ def capture_with_fallbacks(
         with session.pool.on_stream():
             eager.recording, _ = session.record_again()
     raise CaptureError(f"these operators cannot be captured: {', '.join(sorted(session.forced))}")
+
+
+def _refused_branch(event: Event, decisions: list[str]) -> CaptureError:
+    place = f"{event.where}: "
+    decided = (line.removeprefix(place) for line in decisions if line.startswith(place))
+    more = ", and ".join(('branching="off"', *islice(decided, 1)))
+    return explain(event.point.rule, event.point.what, event.where, f"{more}.")
 
 
 def _trace_lightly(session: CaptureSession, recording: Recording, root: Segment | None) -> Traced:

@@ -2,14 +2,18 @@
 
 >>> generate = Generator(model, max_length=512)
 >>> generate(ids, mask, max_new_tokens=64)  # the tokens of model.generate, a replay for each
+
+With ``whole=True`` one replay makes all tokens after the prompt.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,13 +23,14 @@ from transformers import GenerationMixin
 from ..errors import ArgumentError, CaptureError, VerificationError
 from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
-from ..stats import tally
+from ..stats import log, tally
 from .transformers_decoding import Decoder, Sampling, Session, as_for_decoding
 from .transformers_limits import (
     checked_buckets,
     first_of,
     not_done,
     sampling_of,
+    token_id,
     token_ids,
     whole_number,
     why_not,
@@ -35,8 +40,9 @@ __all__ = ["Generator", "GeneratorStats"]
 
 _VERIFIED_TOKENS = 4
 # A padded prompt sums in a different order in all layers, a small error; wrong masks or positions
-# make a difference of the size of the logits.
-_BY_DTYPE = {torch.float16: 5e-2, torch.bfloat16: 1e-1}
+# make a difference of the size of the logits. Those of generate() are in float32.
+_BY_DTYPE = {torch.float16: 5e-2, torch.bfloat16: 1e-1, torch.float64: 1e-6}
+_DRAWN = "whole=True: each turn of a loop on the device would draw the same random numbers"
 _DIFFERENT = "the logits are not those of model.generate"
 
 
@@ -46,18 +52,23 @@ class GeneratorStats:
 
     Attributes:
         calls: calls of ``generate``.
-        captures: graphs captured, of prompts and of steps.
+        captures: graphs captured, of prompts, of steps and of whole texts.
         prefill_replays: prompts answered by a replay.
         decode_replays: tokens answered by a replay, one for each.
-        eager_runs: prompts and tokens that ran eagerly: the first of each kind, and fallbacks.
-        fallbacks: reason -> how often: calls that ``model.generate`` answered, and prompts and
-            tokens for which there is no graph.
+        whole_replays: texts answered by a replay, one for each; see ``whole`` of
+            :class:`Generator`.
+        eager_runs: prompts, tokens and texts that ran eagerly: the first of each kind, and
+            fallbacks.
+        fallbacks: reason -> how often: calls that ``model.generate`` answered, prompts, tokens and
+            texts for which there is no graph, and, with ``whole=True``, calls that took a replay
+            for each token.
     """
 
     calls: int
     captures: int
     prefill_replays: int
     decode_replays: int
+    whole_replays: int
     eager_runs: int
     fallbacks: dict[str, int]
 
@@ -83,11 +94,15 @@ class Generator:
             so its logits differ slightly from those of ``model.generate``. Default ``False``.
         check_every: after how many tokens the host asks whether all rows have ended. Tokens past
             the end are cut off, so the result does not depend on it. Default 8.
+        whole: make all tokens after the prompt in one replay. The graph holds a loop, and the
+            device decides when all rows have ended. Where it cannot, or where tokens are drawn,
+            each token takes a replay: logged once for each reason and counted in :meth:`stats`.
+            Not together with ``compile``. Default ``False``.
         verify: compare logits with those of ``model.generate`` in the first call of each kind:
             ``True`` (default) with a tolerance by dtype, a number as the tolerance relative to the
             largest magnitude, ``False``: do not.
-        fallback: ``"eager"`` (default): call ``model.generate`` where graphs cannot; ``"raise"``
-            the reason.
+        fallback: ``"eager"`` (default): call ``model.generate`` where graphs cannot, and take a
+            replay for each token where ``whole`` cannot; ``"raise"`` the reason.
 
     Raises:
         ArgumentError: ``model`` cannot generate, or an option has a wrong value.
@@ -101,6 +116,7 @@ class Generator:
         prefill_buckets: Sequence[int] | None = None,
         compile: bool = False,
         check_every: int = 8,
+        whole: bool = False,
         verify: Tolerance = True,
         fallback: Literal["eager", "raise"] = "eager",
     ) -> None:
@@ -110,8 +126,14 @@ class Generator:
             )
         whole_number("max_length", max_length)
         whole_number("check_every", check_every)
-        if not isinstance(compile, bool):
-            raise ArgumentError(f"compile={compile!r}: expected True or False.")
+        for name, value in (("compile", compile), ("whole", whole)):
+            if not isinstance(value, bool):
+                raise ArgumentError(f"{name}={value!r}: expected True or False.")
+        if compile and whole:
+            raise ArgumentError(
+                "compile=True with whole=True: a loop on the device holds the step as it is, not a "
+                "compiled one. Choose one of the two."
+            )
         if fallback not in ("eager", "raise"):
             raise ArgumentError(f"fallback={fallback!r}: expected 'eager' or 'raise'.")
         if not isinstance(verify, (bool, int, float)) or verify < 0:
@@ -121,6 +143,7 @@ class Generator:
         self.buckets = checked_buckets(prefill_buckets, max_length)
         self.compile = compile
         self.check_every = check_every
+        self.whole = whole
         self.verify = verify
         self.fallback = fallback
         self._lock = new_lock()
@@ -139,16 +162,21 @@ class Generator:
         sessions = list(self._sessions.values())
         prefills = [session.prefill.stats() for session in sessions]
         steps = [session.step.stats() for session in sessions]
+        texts = [session.tokens.stats() for session in sessions]
         fallbacks = self._fallbacks.copy()
         for one in prefills + steps:
             fallbacks.update(one.fallbacks)
+        for session, one in zip(sessions, texts, strict=True):
+            if session.no_loop is None:  # else each call has counted it
+                fallbacks.update(one.fallbacks)
         long = sum(session.long_prompts for session in sessions)
         return GeneratorStats(
             calls=self._calls,
-            captures=sum(one.captures for one in prefills + steps),
+            captures=sum(one.captures for one in prefills + steps + texts),
             prefill_replays=sum(one.replays for one in prefills),
             decode_replays=sum(one.replays for one in steps),
-            eager_runs=long + sum(one.eager_calls for one in prefills + steps),
+            whole_replays=sum(one.replays for one in texts),
+            eager_runs=long + sum(one.eager_calls for one in prefills + steps + texts),
             fallbacks=dict(fallbacks),
         )
 
@@ -211,7 +239,8 @@ class Generator:
         sampling = sampling_of(config, do_sample, temperature, top_k, top_p)
         ends = token_ids("eos_token_id", first_of(eos_token_id, config.eos_token_id, ()))
         pad = first_of(pad_token_id, config.pad_token_id)
-        token_ids("pad_token_id", first_of(pad, 0))
+        if pad is not None:
+            pad = token_id("pad_token_id", pad)
         if mask is None:
             mask = torch.ones_like(ids) if pad is None or pad in ends else ids.ne(pad).long()
         if pad is None:
@@ -224,7 +253,8 @@ class Generator:
                 torch.manual_seed(seed)
             if reason is None:
                 session = self._sessions[self._key(ids)]
-                new = session.run(ids, mask, max_new_tokens, sampling, ends, pad)
+                whole = self.whole and self._device_decides(session, sampling)
+                new = session.run(ids, mask, max_new_tokens, sampling, ends, pad, whole)
                 return torch.cat([ids, new], dim=1)
             self._refuse(reason)
             result: Tensor = self.model.generate(
@@ -283,7 +313,9 @@ class Generator:
                 self.model, decoder, self.buckets, self.check_every, self.compile
             )
         session = self._sessions[key]
-        kind = session.bucket(ids.shape[1]), bool(mask.all()), sampling.way
+        # A text of one more token shows nothing of a step.
+        several = self._compared_tokens(ids) > 1
+        kind = session.bucket(ids.shape[1]), bool(mask.all()), sampling.way, several
         if kind not in session.known:
             with torch.random.fork_rng(_devices(ids)):
                 expected = () if self.verify is False else self._expected(ids, mask)
@@ -305,29 +337,38 @@ class Generator:
         expected: Iterable[tuple[Tensor, Tensor]],
     ) -> str | None:
         """Make the graphs for such a call, and compare their results."""
-        session.begin(ids, mask, sampling, [], 0)
+        loops = self.whole and not sampling.do_sample
+        # A loop has the step in its own graph, and may be the only one that needs it.
+        step = partial(session.decoder.step, self.model) if loops else session.step
         got = session.first(ids, mask, sampling)
         with as_for_decoding(self.model):
             for n, (logits, token) in enumerate(expected):
+                if n:
+                    got = step(*sampling.way)
                 tolerance = self.verify
                 if tolerance is True:
                     tolerance = _BY_DTYPE.get(got.dtype, True)
-                # Both in the dtype of the model: those of generate() are in float32.
+                # Both in the dtype of the model.
                 different = difference(got, logits.to(got.dtype), tolerance)
                 if different:
                     tally.add("validation_failures")
                     return f"{_DIFFERENT} of token {n}: {different}"
                 session.decoder.token.copy_(token)
-                got = session.step(*sampling.way)
-            session.step(*sampling.way)
-        return next(iter(session.step.stats().refused.values()), None)
+        if loops:
+            session.try_loop(ids, mask, min(2, self._compared_tokens(ids)))
+            if session.no_loop is None:
+                return None
+        return session.try_step(sampling)
+
+    def _compared_tokens(self, ids: Tensor) -> int:
+        return min(_VERIFIED_TOKENS, self.max_length - ids.shape[1])
 
     def _expected(self, ids: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The logits and tokens of ``model.generate``."""
         result = self.model.generate(
             ids,
             attention_mask=mask,
-            max_new_tokens=min(_VERIFIED_TOKENS, self.max_length - ids.shape[1]),
+            max_new_tokens=self._compared_tokens(ids),
             do_sample=False,
             eos_token_id=None,
             pad_token_id=0,
@@ -336,6 +377,19 @@ class Generator:
         )
         tokens = result.sequences[:, ids.shape[1] :]
         return list(zip(result.logits, tokens.split(1, dim=1), strict=True))
+
+    def _device_decides(self, session: Session, sampling: Sampling) -> bool:
+        """Whether a loop makes the tokens of such a call; the reason is counted where none does."""
+        reason = _DRAWN if sampling.do_sample else session.no_loop
+        if reason is None:
+            return True
+        if self.fallback == "raise":
+            raise CaptureError(reason)
+        if reason not in self._fallbacks:
+            who = f"Generator({type(self.model).__name__})"
+            log(logging.WARNING, "fallback", function=who, ran="a replay a token", reason=reason)
+        self._fallbacks[reason] += 1
+        return False
 
     def _refuse(self, reason: str) -> None:
         if self.fallback == "raise":

@@ -15,6 +15,8 @@ from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
 from ..call.graphed import Graphed, graphed
+from ..device import current_device, index_of
+from ..graph.control_flow import while_loop
 
 __all__ = ["MOST_ENDS", "Decoder", "Layer", "Sampling", "Session", "as_for_decoding"]
 
@@ -85,12 +87,15 @@ class Decoder:
         self.cache.layers = [Layer(length, self.slot) for _ in self.cache.layers]
         self.mask = zeros(batch, length)
         self.last = zeros(1)  # the last token of the prompt
+        self.start = zeros(batch, 1)  # the position of the first new token
         self.position = zeros(batch, 1)
         self.token = zeros(batch, 1)
         self.running = zeros(batch, dtype=torch.bool)  # rows that have not ended
+        self.goes_on = zeros(dtype=torch.bool)  # whether there is such a row
         self.written = zeros(batch, length)
         self.count = zeros(1)  # of tokens written
         self.length = zeros()  # of the longest row
+        self.left = zeros()  # how many tokens a loop may add to the first one
         self.ends = zeros(MOST_ENDS)
         self.pad = zeros()
         self.temperature = zeros(dtype=torch.float32)
@@ -101,9 +106,17 @@ class Decoder:
         """Run the prompt, padded on the right; returns the logits of its last token."""
         self.slot.zero_()
         logits = self._forward(model, ids, positions, self.last)
-        self.slot.copy_(self.last[0] + 1)
-        self.position.copy_(positions.index_select(1, self.last) + 1)
+        self.start.copy_(positions.index_select(1, self.last) + 1)
         return logits
+
+    def begin(self) -> None:
+        """Go to the end of the prompt."""
+        self.slot.copy_(self.last[0] + 1)
+        self.position.copy_(self.start)
+        self.running.fill_(True)
+        self.goes_on.fill_(True)
+        self.count.zero_()
+        self.length.zero_()
 
     def step(self, model: Any, drawn: bool, k: bool, p: bool) -> Tensor:
         """Choose the next token without the host; returns the logits that decided."""
@@ -112,6 +125,26 @@ class Decoder:
         self.position.add_(1)
         self.write(logits, drawn, k, p)
         return logits
+
+    def tokens(self, model: Any, logits: Tensor) -> Tensor:
+        """Choose the first token by the logits of the prompt, then all others, without the host.
+
+        Whatever ran before, it begins at the end of the prompt: a capture runs it several times,
+        and there is no room behind the text.
+
+        Returns:
+            How many more there might have been; 0 if all rows have ended.
+        """
+
+        def turn(left: Tensor) -> tuple[Tensor]:
+            self.step(model, False, False, False)
+            return (left.sub_(1).mul_(self.goes_on),)
+
+        self.begin()
+        self.write(logits, False, False, False)
+        (left,) = while_loop(lambda left: left, turn, self.left * self.goes_on)
+        result: Tensor = left
+        return result
 
     def _forward(self, model: Any, ids: Tensor, positions: Tensor, last: Tensor | None) -> Tensor:
         arguments = {
@@ -138,8 +171,9 @@ class Decoder:
         token = torch.where(self.running, token, self.pad)
         self.written.index_copy_(1, self.count, token[:, None])
         self.count.add_(1)
-        self.length.add_(self.running.any())
+        self.length.add_(self.goes_on)
         self.running.logical_and_((token[:, None] != self.ends).all(-1))
+        torch.any(self.running, out=self.goes_on)
         self.token.copy_(token[:, None])
 
     def _drawn(self, scores: Tensor, k: bool, p: bool) -> Tensor:
@@ -175,13 +209,18 @@ class Session:
         def step(drawn: bool, k: bool, p: bool) -> Tensor:
             return decoder.step(model, drawn, k, p)
 
-        for function in (prefill, step):
+        def tokens(logits: Tensor) -> Tensor:
+            return decoder.tokens(model, logits)
+
+        for function in (prefill, step, tokens):
             function.__qualname__ = f"{type(model).__name__}.{function.__name__}"
         self.model = model
         self.decoder = decoder
         self.buckets = buckets
         self.check_every = check_every
         self.known: dict[Any, str | None] = {}
+        #: Why no loop makes the most likely tokens; :meth:`try_loop` finds out.
+        self.no_loop: str | None = None
         self.long_prompts = 0
         self.prefill: Graphed[..., Any] = graphed(prefill, outputs="view", max_graphs=64)
         # A step must not wait for the host: if it would, its line becomes the reason for a
@@ -189,23 +228,29 @@ class Session:
         self.step: Graphed[..., Any] = graphed(
             step, outputs="view", branching="off", compile=compile
         )
+        # The same holds for a loop, which has a graph only where the device decides when it ends.
+        self.tokens: Graphed[..., Any] = graphed(tokens, outputs="view", branching="off")
 
     def bucket(self, length: int) -> int | None:
         """The length that a prompt of ``length`` is padded to."""
         return next((bucket for bucket in self.buckets if bucket >= length), None)
 
-    def begin(
-        self, ids: Tensor, mask: Tensor, sampling: Sampling, ends: Sequence[int], pad: int
+    def prepare(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        max_new_tokens: int,
+        sampling: Sampling,
+        ends: Sequence[int],
+        pad: int,
     ) -> None:
-        """Write the inputs of the graphs."""
+        """Write what the prompt and the tokens after it need."""
         decoder = self.decoder
         decoder.cache.reset()  # a masked place counts nothing, but 0 times NaN would be NaN
         decoder.mask.fill_(1)
         decoder.mask[:, : ids.shape[1]] = mask
         decoder.last.fill_(ids.shape[1] - 1)
-        decoder.running.fill_(True)
-        decoder.count.zero_()
-        decoder.length.zero_()
+        decoder.left.fill_(max_new_tokens - 1)
         no_token = [-1] * (MOST_ENDS - len(ends))
         decoder.ends.copy_(torch.tensor([*ends, *no_token]))
         decoder.pad.fill_(pad)
@@ -213,8 +258,8 @@ class Session:
         decoder.top_k.fill_(sampling.top_k)
         decoder.top_p.fill_(sampling.top_p)
 
-    def first(self, ids: Tensor, mask: Tensor, sampling: Sampling) -> Tensor:
-        """Run the prompt and choose the first token; returns the logits that decided."""
+    def prompt(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Run the prompt; returns the logits of its last token."""
         length, bucket = ids.shape[1], self.bucket(ids.shape[1])
         positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
         logits: Tensor
@@ -224,8 +269,43 @@ class Session:
         else:
             more = (0, bucket - length)
             logits = self.prefill(F.pad(ids, more), F.pad(positions, more))
+        return logits
+
+    def first(self, ids: Tensor, mask: Tensor, sampling: Sampling) -> Tensor:
+        """Make the first token of a text that has no end; returns the logits that decided."""
+        self.prepare(ids, mask, 1, sampling, [], 0)
+        logits = self.prompt(ids, mask)
+        self.decoder.begin()
         self.decoder.write(logits, *sampling.way)
         return logits
+
+    def try_step(self, sampling: Sampling) -> str | None:
+        """Make the graph of a token; returns why there is none."""
+        for place in (self.decoder.slot, self.decoder.position):
+            place.zero_()  # a capture runs it several times: there is room for that
+        with as_for_decoding(self.model):
+            self.step(*sampling.way)
+        return next(iter(self.step.stats().refused.values()), None)
+
+    def try_loop(self, ids: Tensor, mask: Tensor, turns: int) -> None:
+        """Make the graph of all tokens, unless the device cannot decide when they end.
+
+        Args:
+            ids: a prompt.
+            mask: 0 at its padding, else 1.
+            turns: for which the cache has room; at least 1.
+        """
+        device = current_device()
+        why = device.no_conditionals(index_of(device, [ids]))
+        if why:
+            self.no_loop = f"whole=True: the device cannot decide when a text ends: {why}"
+            return
+        self.prepare(ids, mask, turns + 1, Sampling(False, 1.0, 0, 1.0), [], 0)
+        logits = self.prompt(ids, mask)
+        with as_for_decoding(self.model):
+            self.tokens(logits)
+        refused = next(iter(self.tokens.stats().refused.values()), None)
+        self.no_loop = refused and f"whole=True: {refused}"
 
     def run(
         self,
@@ -235,16 +315,31 @@ class Session:
         sampling: Sampling,
         ends: Sequence[int],
         pad: int,
+        whole: bool,
     ) -> Tensor:
-        """All new tokens."""
-        self.begin(ids, mask, sampling, ends, pad)
-        self.first(ids, mask, sampling)
-        decoder = self.decoder
+        """All new tokens.
+
+        Args:
+            ids: the prompt.
+            mask: 0 at its padding, else 1.
+            max_new_tokens: at most.
+            sampling: how to choose them.
+            ends: tokens that end a row.
+            pad: the token after the end of a row.
+            whole: from one replay, or from one for each token.
+        """
+        self.prepare(ids, mask, max_new_tokens, sampling, ends, pad)
+        logits, decoder = self.prompt(ids, mask), self.decoder
         with as_for_decoding(self.model):
-            for n in range(1, max_new_tokens):
-                if ends and n % self.check_every == 0 and not decoder.running.any():
-                    break
-                self.step(*sampling.way)
+            if whole:
+                self.tokens(logits)
+            else:
+                decoder.begin()
+                decoder.write(logits, *sampling.way)
+                for n in range(1, max_new_tokens):
+                    if ends and n % self.check_every == 0 and not decoder.goes_on:
+                        break
+                    self.step(*sampling.way)
         length = int(decoder.length) if ends else max_new_tokens
         return decoder.written[:, :length].clone()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, takewhile
 from typing import Any
 
+from torch import Tensor
 from transformers import GenerationMixin, StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
@@ -17,6 +18,7 @@ __all__ = [
     "first_of",
     "not_done",
     "sampling_of",
+    "token_id",
     "token_ids",
     "whole_number",
     "why_not",
@@ -141,12 +143,25 @@ def token_ids(name: str, value: Any) -> list[int]:
     Raises:
         ArgumentError: they are something else, or too many.
     """
+    value = value.tolist() if isinstance(value, Tensor) else value
     ids = list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
         raise ArgumentError(f"{name}={value!r}: expected a token id or several.")
     if len(ids) > MOST_ENDS:
         raise ArgumentError(f"{name} has {len(ids)} token ids, at most {MOST_ENDS} are taken.")
     return ids
+
+
+def token_id(name: str, value: Any) -> int:
+    """One token id.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    ids = token_ids(name, value)
+    if len(ids) != 1:
+        raise ArgumentError(f"{name}={value!r}: expected one token id.")
+    return ids[0]
 
 
 def first_of(*values: Any) -> Any:

@@ -14,7 +14,7 @@ import torch.utils._pytree as pytree
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..device.operators import written_tensors
+from ..device.operators import draws_in, written_tensors
 from ..device.overrides import WithoutModes
 from ..errors import CaptureError
 from ..interpose.codes import address
@@ -260,7 +260,7 @@ class Recorder(Interceptor):
         tensors: Sequence[torch.Tensor],
     ) -> Any:
         """Run an operation that a capture can hold."""
-        if self.is_on_trial and draws(func):
+        if self.is_on_trial and draws(func) and draws_in(func, args, kwargs):
             self._fail_on_trial(f"{func} draws random numbers")
         self.recording.operations += 1
         dtypes = {tensor.dtype for tensor in tensors} or _NO_DTYPE
