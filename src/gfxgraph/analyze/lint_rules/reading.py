@@ -61,7 +61,7 @@ class Text:
 def read(path: Path) -> Text:
     """Read a Python file, a notebook (``.ipynb``) or a shell script (``.sh``)."""
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > _LARGEST and path.suffix != ".ipynb":  # which may hold images
             what = f"larger than {_LARGEST >> 20} MiB, and so taken for data: exclude it"
             return Text(problems=[Problem(0, what, "note")])
         raw = path.read_bytes()
