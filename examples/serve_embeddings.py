@@ -4,7 +4,7 @@ One thread owns the model. It joins the texts of all requests that wait into one
 to one of a few sizes, each of which is a graph. What was captured is written down at the end
 (``recipes``), and captured before the first request of the next start.
 
-    pip install "gfxgraph[serve]"
+    pip install "./gfxgraph[serve]"
     python examples/serve_embeddings.py --port 8000 --recipes recipes.json
     curl -d '{"texts": ["a cat", "a dog"]}' http://127.0.0.1:8000/embed
 

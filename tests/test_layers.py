@@ -36,7 +36,7 @@ LAYERS = [
     {"record"},
     {"compiling"},
     {"device"},
-    {"errors", "forking", "interpose", "settings", "stats", "tables"},
+    {"errors", "forking", "interpose", "settings", "stats", "tables", "troubleshooting"},
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]

@@ -64,7 +64,9 @@ def test_code_that_looks_for_an_import_error_finds_it(tmp_path):
 def test_the_command_says_it_without_a_traceback(tmp_path):
     done = with_torch("2.7.1", tmp_path, "-m", "gfxgraph", "doctor")
     assert done.returncode == 2 and not done.stdout
-    assert re.fullmatch(r"gfxgraph needs torch 2\.8 or newer, and finds 2\.7\.1 .*\n", done.stderr)
+    assert re.fullmatch(
+        r"Error: gfxgraph needs torch 2\.8 or newer, and finds 2\.7\.1 .*\n", done.stderr
+    )
 
 
 def test_all_places_name_the_same_oldest_torch():

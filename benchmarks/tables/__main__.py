@@ -1,4 +1,4 @@
-"""Writes pages: ``PYTHONPATH=src python3 -m benchmarks.tables [NAME ...]``.
+"""Writes pages and pictures: ``PYTHONPATH=src python3 -m benchmarks.tables [NAME ...]``.
 
 By default all that need nothing but files of results. ``cases`` has to be named: it asks
 ``gfxgraph.check`` about each case, for which torch must be a CUDA or ROCm build.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-DEFAULT = ("readme", "models", "operators", "parity", "versions")
+DEFAULT = ("readme", "figures", "pictures", "models", "operators", "parity", "versions")
 NAMES = (*DEFAULT, "cases")
 
 
@@ -24,7 +24,10 @@ def main() -> None:
         parser.error(f"no such page: {', '.join(sorted(unknown))}")
     for name in names:
         module = importlib.import_module(f"benchmarks.tables.{name}")
-        module.PAGE.write_text(module.made(), encoding="utf-8")
+        if name == "pictures":
+            module.write()
+        else:
+            module.PAGE.write_text(module.made(), encoding="utf-8")
 
 
 if __name__ == "__main__":

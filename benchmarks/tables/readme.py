@@ -3,112 +3,36 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.lib.report import RESULTS, ROOT
-from benchmarks.tables.markdown import table
 
 PAGE = ROOT / "README.md"
 BEGIN, END = "<!-- figures: benchmarks/tables/readme.py -->", "<!-- end of figures -->"
 
 
-def figures(results: Path) -> str:
-    """Markdown of all that the results hold."""
-    host: dict[str, Any] = json.loads((results / "host_time.json").read_text())
-    demo: dict[str, Any] = json.loads((results / "demo.json").read_text())
-    ways = list(next(iter(host["cases"].values()))["times"])
-    lines = [
-        f"{host['device']}, CUDA {host['runtime']}, torch {host['torch']}, Python {host['python']};"
-        " median microseconds until the call returns / until the device is done:",
-        "",
-    ]
-    rows = (
-        (
-            way,
-            *(
-                f"{case['times'][way]['host_us']:.1f} / {case['times'][way]['end_to_end_us']:.1f}"
-                for case in host["cases"].values()
-            ),
-        )
-        for way in ways
+def figures() -> str:
+    """Markdown of what the README says of the results."""
+    policies, decode, diffusion, models = map(_read, ("policies", "decode", "diffusion", "models"))
+    pi0, unet = policies["pi0"], diffusion["models"]["UNet of Stable Diffusion 1.5, bfloat16"]
+    loop, tokens = unet["one graph"], decode["batch 1, bfloat16"]["ways"]
+    single = [row for row in models["models"].values() if "error" not in row]
+    exact = sum(not row["largest difference"] and not row["differs"] for row in single)
+    equal = sum(not row["differs"] for row in single)
+    before, after = (tokens[way]["tokens/s"] for way in ("eager, dynamic cache", "graphs"))
+    return (
+        f"One {policies['device']}, eager and from graphs: a chunk of actions of `pi0`, full size,"
+        f" {pi0['eager ms']:.0f} and {pi0['graph ms']:.0f} ms;\nLlama with 1.1 B parameters,"
+        f" batch 1, {before:.0f} and {after:.0f} tokens/s; 20 steps of Stable Diffusion 1.5"
+        f" {unet['eager']['ms an image']:.0f} and {loop['ms an image']:.0f} ms.\nOf"
+        f" {len(single)} models of timm and transformers, {equal} equal eager, {exact} of them bit"
+        " for bit."
     )
-    lines += table(("", *host["cases"]), rows)
-    report = demo["report"]
-    timing = report["timing"]
-    facts = report["device"]
-    alone, added = host["import"]["torch_s"], host["import"]["added_s"]
-    lines += [
-        "",
-        f"Importing torch took {alone:.2f} s, importing torch and gfxgraph {alone + added:.2f} s"
-        " (medians of 7).",
-        "",
-        f"The demo on {facts['name']}: {report['passages']} passages,"
-        f" {timing['rows']} rows of {timing['tokens']} tokens in {timing['eager_ms']:.2f} ms eager"
-        f" and, padded to {timing['bucket'][0]} x {timing['bucket'][1]},"
-        f" {timing['graph_ms']:.2f} ms as a graph ({timing['ratio']:.2f} times); graph and"
-        f" eager differ by at most {report['difference']['max']:.2g}; {report['captures']} graphs,"
-        f" {report['replays']} replays, {sum(report['fallbacks'].values())} fallbacks;"
-        f" {report['padding']['share']:.1%} of the tokens computed were padding.",
-    ]
-    buckets, compiled = (
-        json.loads((results / name).read_text()) for name in ("buckets.json", "compiled.json")
-    )
-    return "\n".join([*lines, "", *of_buckets(buckets), "", *of_compiled(compiled)])
 
 
-def of_buckets(found: dict[str, Any]) -> list[str]:
-    """Markdown of what benchmarks.runs.buckets found."""
-    call, threads, pairs = found["padded call, host us"], found["threads"], found["encoder"]
-    lines = [
-        f"Buckets on {found['device']}: a call of 5 rows of a 2-layer MLP, padded to 8, returns"
-        f" after {call['pool, zeros']:.1f} us; by hand (pad, copy, replay, clone)"
-        f" {call['by hand']:.1f}, the published gfxGRAPH {call['published gfxGRAPH']:.1f}, eager"
-        f" {call['eager']:.1f}. {pairs['pairs']:,} random (batch, length) pairs over the MiniLM"
-        f" encoder: {pairs['wrong']} wrong, largest error {pairs['largest error']:.1g}."
-        f" {threads['calls']:,} calls of {threads['threads']} threads: {threads['wrong']} wrong.",
-        "",
-    ]
-    head = (
-        "batches of 1 to 256 in 16 buckets",
-        "memory, of the largest alone",
-        "time to capture, of a bare loop of `torch.cuda.graph`",
-        "without verification",
-    )
-    ratios = ("memory ratio", "capture ratio", "capture ratio, verify=False")
-    rows = found["16 buckets"].items()
-    lines += table(head, ((name, *(f"{row[key]:.2f}" for key in ratios)) for name, row in rows))
-    return lines
-
-
-_WAYS = {
-    "eager": "eager",
-    "torch.compile default": "compiled",
-    "torch.compile reduce-overhead": "reduce-overhead",
-    "torch.compile max-autotune": "max-autotune",
-    "graph": "graph",
-    "compile + graph": "compiled, in a graph",
-}
-
-
-def of_compiled(found: dict[str, Any]) -> list[str]:
-    """Markdown of what benchmarks.runs.compiled found."""
-
-    def cell(row: dict[str, Any] | None) -> str:
-        if row is None or "end_to_end_us" not in row:
-            return "-"
-        plain = "compiled" in row and row.get("not compiled")
-        return f"{row['end_to_end_us']:,.0f}" + " (not compiled)" * bool(plain)
-
-    lines = [
-        f"Compiled code on {found['device']}, microseconds of a call until the device is done:",
-        "",
-    ]
-    rows = (
-        (name.replace("_", " "), *(cell(model["ways"].get(way)) for way in _WAYS))
-        for name, model in found["models"].items()
-    )
-    return [*lines, *table(("", *_WAYS.values()), rows)]
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def made() -> str:
@@ -116,8 +40,8 @@ def made() -> str:
     return page(PAGE.read_text(encoding="utf-8"))
 
 
-def page(readme: str) -> str:
-    """``readme`` with these figures."""
-    before, rest = readme.split(BEGIN)
+def page(text: str) -> str:
+    """``text`` with these figures."""
+    before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{figures(RESULTS)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{figures()}\n{END}{after}"

@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from . import errors, settings
 from .forking import new_lock
 from .stats import Stats, tally
@@ -200,7 +198,7 @@ __all__ = [
 def stats() -> Stats:
     """Counts of captures, replays, fallbacks and failures in this process.
 
-    Printed, it is a line for each key.
+    Printed, it is a sentence, and a line for each key.
     """
     return tally.snapshot()
 
@@ -222,6 +220,8 @@ def device_facts(index: int = 0) -> DeviceFacts:
         ArgumentError: ``index`` is no number of a device.
         DeviceError: the device does not answer.
     """
+    import torch
+
     from .device import current_device
 
     device = current_device()
@@ -257,35 +257,39 @@ def _is_command() -> bool:
 
 
 def _refuse_older_torch() -> None:
+    import torch
+
     found = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if found is None or [*map(int, found.groups())] >= [*map(int, _OLDEST_TORCH.split("."))]:
         return
-    error = errors.TorchVersionError(
+    raise errors.TorchVersionError(
         f"gfxgraph needs torch {_OLDEST_TORCH} or newer, and finds {torch.__version__} in "
         f"{Path(torch.__file__).parent}: install a newer torch."
     )
-    if not _is_command():
-        raise error
-    print(error, file=sys.stderr)
-    raise SystemExit(2)
 
 
-_refuse_older_torch()
-_setting_error: errors.SettingError | None = None
-try:
-    _mode = settings.mode()  # the other variables are read where they are used
+def _start() -> None:
+    """Do what the environment asks for.
+
+    Raises:
+        SettingError: a variable is malformed.
+        TorchVersionError: torch is too old.
+    """
+    _refuse_older_torch()
+    mode = settings.mode()  # the other variables are read where they are used
     # The command itself describes the machine as it is.
-    _emulate = settings.emulate() and not _is_command()
-    if _mode != "off" or _emulate:
+    emulate = settings.emulate() and not _is_command()
+    if mode != "off" or emulate:
         from .bridge.enable import enable, is_emulation_needed
 
         enable(
-            debug=_mode == "debug",
-            validate=_mode == "validate",
-            emulate=_emulate and is_emulation_needed(),
+            debug=mode == "debug",
+            validate=mode == "validate",
+            emulate=emulate and is_emulation_needed(),
         )
-except errors.SettingError as _error:
-    if not _is_command():
-        raise
-    # The command line reports it: doctor must run with malformed variables too.
-    _setting_error = _error
+
+
+# The command line starts it for the commands that need torch, whose import takes seconds, and it
+# reports a malformed variable: doctor must run with one too.
+if not _is_command():
+    _start()

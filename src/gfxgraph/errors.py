@@ -6,7 +6,9 @@ error is ``__cause__``.
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Any
+
+from .troubleshooting import section_of
 
 __all__ = [
     "ArgumentError",
@@ -30,6 +32,12 @@ __all__ = [
 
 class GfxGraphError(Exception):
     """Base class of all errors of gfxgraph."""
+
+    @property
+    def see(self) -> str:
+        """The section of the docs that explains it, ``"troubleshooting.md#memory"``; or empty."""
+        section = section_of(_text(self))
+        return f"troubleshooting.md#{section}" if section else ""
 
 
 class SettingError(GfxGraphError, ValueError):
@@ -81,6 +89,11 @@ class CaptureError(GfxGraphError, RuntimeError):
         self.line = 0
         self.remedy = ""
 
+    @property
+    def see(self) -> str:
+        """The rule that explains it, ``"rules.md#print"``, or the section as for other errors."""
+        return f"rules.md#{self.rule}" if self.rule else super().see
+
 
 class DeadTensorError(GfxGraphError, RuntimeError):
     """A tensor that a captured graph reads from outside has lost its memory."""
@@ -98,17 +111,27 @@ class MemoryCapError(CaptureError):
     """A graph was not captured, since it would exceed the memory limit."""
 
 
-# torch raises this if CUDA refuses a call. Older versions of torch, which lack it, are refused on
-# import.
-_AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+if TYPE_CHECKING:
+
+    class CaptureForbidden(GfxGraphError, RuntimeError):
+        """The emulated device refused a call that CUDA forbids during stream capture.
+
+        Also an instance of ``torch.AcceleratorError``, which torch raises on a GPU in the same
+        place, so that code which handles the one handles the other.
+        """
 
 
-class CaptureForbidden(GfxGraphError, _AcceleratorError):  # type: ignore[misc, valid-type]
-    """The emulated device refused a call that CUDA forbids during stream capture.
+def __getattr__(name: str) -> Any:
+    # Made when it is first asked for: its base is torch's, which linting does without.
+    if name != "CaptureForbidden":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import torch
 
-    Also an instance of ``torch.AcceleratorError``, which torch raises on a GPU in the same place,
-    so that code which handles the one handles the other.
-    """
+    # Older versions of torch, which lack it, are refused on import.
+    base: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+    docs = "The emulated device refused a call that CUDA forbids during stream capture."
+    made = type(name, (GfxGraphError, base), {"__doc__": docs, "__module__": __name__})
+    return globals().setdefault(name, made)  # threads may ask at once
 
 
 def one_line(error: BaseException) -> str:

@@ -22,7 +22,8 @@ from typing import Protocol, TypedDict, cast
 from . import settings
 from .errors import SettingError
 from .forking import new_lock
-from .tables import Printed
+from .tables import Printed, counted
+from .troubleshooting import section_of
 
 __all__ = [
     "BY_HAND",
@@ -189,6 +190,23 @@ class Elements:
         counts.computed += computed - self._before[1]
 
 
+class _Counts(Printed):
+    """The counters as they are printed: a verdict, then a line for each."""
+
+    @property
+    def verdict(self) -> str:  # type: ignore[override]
+        """What has happened, in a sentence."""
+        graphs, replays = self["capture_count"], self["replay_count"]
+        done = f"{counted(graphs, 'graph')} captured, {counted(replays, 'replay')}"
+        if not graphs and not replays:
+            done = "No graph was captured"
+        eager = self["fallback_count"]
+        rest = f"{counted(eager, 'call')} ran eagerly" if eager else "no call ran eagerly"
+        wrong = self["validation_failures"]
+        bad = f"{counted(wrong, 'replay')} differed from eager. " if wrong else ""
+        return f"{bad}{done}; {rest}."
+
+
 class Tally:
     """The counters of this process."""
 
@@ -239,7 +257,8 @@ class Tally:
                 label = printable(reason)
                 known[label if label in known or len(known) < _MAX_REASONS else _OTHER] += calls
         if first:
-            log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason)
+            see = {"see": f"troubleshooting.md#{found}"} if (found := section_of(reason)) else {}
+            log(logging.WARNING, "fallback", function=who, ran="eager", reason=reason, **see)
 
     def thrashes(self, who: str, reason: str) -> None:
         """Report that ``who`` has stopped capturing, since its calls differ."""
@@ -336,7 +355,7 @@ class Tally:
                 compiles_in_capture=self._counts["compiles_in_capture"],
                 thrashing=dict(self._thrashing),
             )
-        return cast(Stats, Printed(counts))
+        return cast(Stats, _Counts(counts))
 
 
 @functools.lru_cache(maxsize=4096)

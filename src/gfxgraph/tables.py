@@ -19,11 +19,16 @@ __all__ = [
     "counted",
     "fields",
     "filled",
+    "fit",
     "in_bytes",
     "table",
 ]
 
 WIDTH = 100
+"""The columns of a text that is not shown in a terminal, and the most of one that is."""
+
+_NARROWEST = 20
+_width = WIDTH
 
 _CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;padding:2px 8px"
 
@@ -42,8 +47,15 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what if count == 1 else plural}"
 
 
-def filled(text: str, width: int = WIDTH) -> str:
+def fit(columns: int) -> None:
+    """Write texts for a terminal of so many columns from now on."""
+    global _width
+    _width = min(max(columns, _NARROWEST), WIDTH)
+
+
+def filled(text: str, width: int | None = None) -> str:
     """``text`` wrapped between words, indented as it begins."""
+    width = _width if width is None else width
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     return textwrap.fill(
         text,
@@ -89,7 +101,7 @@ def fields(rows: Iterable[tuple[str, Any]]) -> list[str]:
         for n, item in enumerate(items):
             lines += textwrap.wrap(
                 item,
-                WIDTH,
+                max(_width, width + _NARROWEST),
                 initial_indent=f"{'' if n else name:<{width}}",
                 subsequent_indent=" " * (width + 2),
                 break_on_hyphens=False,
@@ -98,19 +110,32 @@ def fields(rows: Iterable[tuple[str, Any]]) -> list[str]:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A table; a first cell that would make a line too long is on a line of its own."""
+    """A table; a first cell that would make a line too long is on a line of its own.
+
+    Where the terminal is too narrow for the columns, each cell has a line, with its heading.
+    """
     cells = [tuple(map(str, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    room = max(len(headings[0]), WIDTH - sum(width + 2 for width in widths[1:]))
+    if sum(width + 2 for width in widths[1:]) + len(headings[0]) > _width and _width < WIDTH:
+        return [_Table(_stacked(headings, cells), cells, headings)]
+    room = max(len(headings[0]), _width - sum(width + 2 for width in widths[1:]))
     widths[0] = max(len(row[0]) for row in (headings, *cells) if len(row[0]) <= room)
     lines = []
     for row in (tuple(headings), *cells):
         if len(row[0]) > widths[0]:
-            lines += textwrap.wrap(row[0], WIDTH, subsequent_indent="  ")
+            lines += textwrap.wrap(row[0], _width, subsequent_indent="  ")
             row = ("", *row[1:])
         parts = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(parts).rstrip())
     return [_Table(lines, cells, headings)]
+
+
+def _stacked(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+    for row in cells:
+        yield filled(row[0])
+        for heading, cell in zip(headings[1:], row[1:], strict=True):
+            if cell:
+                yield filled(f"  {heading}: {cell}" if heading else f"  {cell}")
 
 
 def in_bytes(number: int) -> str:
@@ -131,11 +156,18 @@ class Shown:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(self._printed())
+        return "\n".join(map(_wrapped, self._printed()))
 
     def _repr_html_(self) -> str:
         """The report for notebooks. It has no colours of its own, so it suits any theme."""
         return f"<div>{''.join(_as_html(self._printed()))}</div>"
+
+
+def _wrapped(piece: str) -> str:
+    """A piece of a text, whose lines fit the terminal; tables do already."""
+    if isinstance(piece, _Table) or _width == WIDTH:
+        return piece
+    return "\n".join(filled(line) if len(line) > _width else line for line in piece.split("\n"))
 
 
 def _as_html(pieces: Iterable[str]) -> Iterator[str]:
@@ -158,10 +190,13 @@ def _row(tag: str, cells: Iterable[str]) -> str:
 
 
 class Printed(dict[str, Any]):
-    """A dict that prints as a line for each item."""
+    """A dict that prints as a line for each item, under a verdict if there is one."""
+
+    verdict = ""
 
     def __str__(self) -> str:
-        return "\n".join(fields(self.items()))
+        head = [filled(self.verdict), ""] if self.verdict else []
+        return "\n".join([*head, *fields(self.items())])
 
 
 class Sections(Shown, dict[str, Any]):

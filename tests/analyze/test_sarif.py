@@ -183,9 +183,11 @@ def test_the_same_line_twice_has_two_fingerprints():
 
 
 def test_a_rule_links_to_its_page_where_there_is_one():
-    log = to_sarif([], RULES, "1", help_uri="https://example.org/rules#{id}")
-    rules = log["runs"][0]["tool"]["driver"]["rules"]
-    assert rules[0]["helpUri"] == f"https://example.org/rules#{rules[0]['id']}"
+    log = to_sarif([], RULES, "1", docs="https://example.org/docs")
+    driver = log["runs"][0]["tool"]["driver"]
+    assert driver["informationUri"] == "https://example.org/docs"
+    for rule in driver["rules"]:
+        assert rule["helpUri"] == f"https://example.org/docs/rules/#{rule['id']}"
     assert results_of(log) == []
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.analyze.view import arguments, show
+from gfxgraph.analyze.targets import arguments
+from gfxgraph.analyze.view import show
 from gfxgraph.errors import ArgumentError
 from tests.helpers import command
 from tests.helpers.command import gfxgraph_command, importable
@@ -83,7 +84,7 @@ def run(target, *args):
 
 def verdict(target, *args):
     result = run(target, *args, "--json")
-    assert result.exit_code in (0, 1), result.output
+    assert result.exit_code in (0, 1, 3), result.output
     report = json.loads(result.stdout)
     assert not [h for h in report["hazards"] if h["rule"] == "raises"], report
     return report["verdict"]
@@ -196,7 +197,7 @@ def test_each_run_has_the_same_numbers(in_a_folder):
         "def f(x):\n    raise ValueError(str(x.sum().item()))\n"
     )
     first, second = (run("check_broken:f", "float32[64]", "--json").stdout for _ in range(2))
-    assert first == second and json.loads(first)["hazards"][-1]["rule"] == "raises"
+    assert first == second and json.loads(first)["hazards"][0]["rule"] == "raises"
 
 
 def test_what_a_module_prints_when_it_is_loaded_is_not_on_standard_output():
@@ -272,18 +273,135 @@ def test_the_first_line_is_the_verdict_in_words(function, headline, status):
     assert result.stdout.splitlines()[0] == headline
 
 
-def test_status_3_is_no_graph_where_one_is_required():
+def test_a_new_path_for_each_new_value_is_a_verdict_with_a_status_of_its_own():
     for function, status in (("clean", 0), ("folding", 0), ("branching", 0), ("eager", 1)):
         assert run(function, "float32[4,8]", "--require-graph").exit_code == status
-    assert run("by_a_number", "float32[4,8]").exit_code == 0
-    result = run("by_a_number", "float32[4,8]", "--require-graph")
+    result = run("by_a_number", "float32[4,8]")
     assert result.exit_code == 3
     verdict = " ".join(result.stdout.partition("\n1 hazard")[0].split())
-    assert verdict.endswith(
-        "and replays only if a number comes again: Tensor.item() at check_subject.py:16"
+    assert verdict == (
+        "by_a_number: takes a new path for each new value, and will not replay: "
+        "Tensor.item() at check_subject.py:16"
     )
     report = json.loads(run("by_a_number", "float32[4,8]", "--json").stdout)
-    assert report["is_graph"] is False and report["in_words"] in verdict
+    assert report["verdict"] == "new-paths" and report["is_graph"] is False
+
+
+def test_what_keeps_a_call_eager_comes_first_then_what_costs_then_notes():
+    def fn(x):
+        x = x * torch.tensor([1.0, 2.0, 3.0], device=x.device)  # folds
+        if x.sum() > 0:
+            print("positive")
+        return x
+
+    found = [(one.severity, one.rule) for one in gfxgraph.check(fn, torch.ones(3)).hazards]
+    assert found == [("error", "print"), ("warning", "host-read"), ("note", "host-constant")]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("print('mean', x.mean().item())", "Move it after the call"),
+        ("logging.info('mean %s', x.mean().item())", "Move it after the call"),
+        ("y = np.clip(x.cpu().numpy(), 0, 1)", "Do it in torch"),
+        ("return x * 2 if x.sum() > 0 else x", "torch.where"),
+        ("assert (x == x).all()", "before the calls"),
+        ("return x.sum().item()", "let the caller read it"),
+        ("return torch.zeros(int(x.abs().sum()), device=x.device)", "upper bound"),
+    ],
+)
+def test_the_remedy_fits_the_line(in_a_folder, line, words):
+    (in_a_folder / "check_broken.py").write_text(
+        f"import logging\nimport numpy as np\nimport torch\n\ndef f(x):\n    {line}\n    return x\n"
+    )
+    hazards = json.loads(run("check_broken:f", "float32[4]", "--json").stdout)["hazards"]
+    assert any(words in one["remedy"] for one in hazards), hazards
+
+
+LAPTOP = """\
+import torch
+from torch import nn
+
+assert torch.cuda.is_available()
+offset = torch.ones(8, device="cuda")
+
+class Net(nn.Module):
+    def __init__(self, width=8, *, bias=True, name="a:b"):
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=bias, device="cuda")
+        self.stream = torch.cuda.Stream()
+        self.generator = torch.Generator(device="cuda").manual_seed(3)
+
+    def forward(self, x):
+        return self.linear(x.to("cuda")) + offset
+
+    def noisy(self, x):
+        return x + torch.randn(4, 8, generator=self.generator, device="cuda")
+
+    def aside(self, x):
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            y = x * 2
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return y
+
+net = Net().to("cuda").half().float().eval()
+
+def example():
+    return (torch.randn(4, 8, device="cuda"),)
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "laptop:net",
+        "laptop:net.noisy",
+        "laptop:net.aside",
+        "laptop:Net()",
+        "laptop:Net(8, bias=False)",
+        "laptop:Net(width=8, name='a:b').forward",
+        "laptop.py:net",
+        "pack/inner/part.py:Net().noisy",
+        "{}/laptop.py:Net(8).aside",
+    ],
+)
+def test_a_target_loads_on_a_simulated_gpu(in_a_folder, monkeypatch, target):
+    for name in ("laptop", "pack", "pack.inner", "pack.inner.part"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (in_a_folder / "laptop.py").write_text(LAPTOP)
+    inner = in_a_folder / "pack" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").write_text("")
+    (inner / "part.py").write_text("from . import deep\n" + LAPTOP)
+    (inner / "deep.py").write_text("")
+    make = target.partition(":")[0].format(in_a_folder) + ":example"
+    assert verdict(target.format(in_a_folder), "--make", make) == "captures"
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "check_subject:make_net()()()",
+        "check_subject:Net(x for x in y)",
+        "check_subject:Net(open('f'))",
+        "check_subject:Net(**{'a': 1})",
+        "check_subject:lambda x: x",
+        "check_subject:clean + clean",
+        "check_subject:[clean][0]",
+        "check_subject:" + "a." * 5_000 + "b",
+        "nowhere.py:f",
+        ".py:f",
+        "check_subject.py:",
+        "check_subject.py:nothing",
+    ],
+)
+def test_other_targets_are_refused_in_one_sentence(target):
+    result = gfxgraph_command("check", target, "float32[4,8]")
+    assert result.exit_code == 2 and "Traceback" not in result.output
+    assert result.stderr.strip().splitlines()[-1].startswith("Error: ")
 
 
 def test_a_printed_report_is_the_text_of_the_command():

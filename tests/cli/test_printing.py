@@ -62,8 +62,9 @@ def test_the_statistics_of_the_process_are_a_line_for_each_key(busy_graph):
     stats = gfxgraph.stats()
     shown = lines(stats)
     assert {"capture_count", "fallback_count", "thrashing"} <= {
-        line.split()[0] for line in shown if not line.startswith(" ")
+        line.split()[0] for line in shown[2:] if not line.startswith(" ")
     }
+    assert "2 replays; " in shown[0] and not shown[1]  # the verdict
     assert isinstance(stats, dict) and stats["replay_count"] == 2
     assert json.loads(json.dumps(stats)) == stats and repr(stats).startswith("{'enabled_at'")
     assert stats.keys() == gfxgraph.Stats.__annotations__.keys()

@@ -651,13 +651,13 @@ def test_prose_fits_the_terminal_and_links_are_not_cut(width):
     assert BOTH in "".join(out.split()) and "…" not in out and "\x1b" not in out
 
 
-def test_the_machine_comes_first_and_the_count_last():
+def test_the_verdict_comes_first_then_the_machine():
     lines = shown(diagnose(BAD)).splitlines()
-    assert re.match(r"device +AMD Instinct MI300X \(gfx1030, really gfx1031\)", lines[0])
+    assert re.match(r"device +AMD Instinct MI300X \(gfx1030, really gfx1031\)", lines[2])
     assert "nothing was run there" in shown(diagnose(BAD))
     found = [one.level for one in diagnose(BAD).findings]
     assert (found.count("error"), found.count("warning")) == (1, 6)
-    assert lines[-1] == "1 error and 6 warnings."
+    assert lines[0] == "1 error and 6 warnings."
 
 
 @pytest.mark.parametrize("platform", [AMD, NVIDIA])

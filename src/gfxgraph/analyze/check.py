@@ -55,13 +55,22 @@ from ..record.rules import RULES, Effect
 from ..record.side_effects import side_effects
 from ..simulate.tensor import SimulatedTensor, local
 from ..simulate.world import SimulatedCuda
-from .report import CheckReport, Hazard, Watched
+from .remedies import remedy
+from .report import CheckReport, Hazard, Severity, Watched
 from .writes import Call, is_of_one_kind, written
 
 __all__ = ["check"]
 
 # State that settles, such as a queue that fills up, has settled by then in code as people write it.
 _RUNS = 6
+_SEVERITIES: dict[Effect, Severity] = {
+    "captures": "note",
+    "folds": "note",
+    "branches": "warning",
+    "eager": "error",
+}
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+_OURS = ("argument ", *(f"Simulated{what}." for what in ("Event", "Generator", "Stream", "Tensor")))
 # The error of autograd in a build without accelerators, for tensors that say they are on one.
 _NO_ACCELERATOR = "Cannot access accelerator device"
 
@@ -100,6 +109,7 @@ def check(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> CheckReport:
         finally:
             run._recorder = None  # which knows tensors by weak references
             run.world.dissolve()
+    run.report.hazards.sort(key=lambda hazard: _ORDER.index(hazard.severity))
     return run.report
 
 
@@ -130,6 +140,7 @@ class _Check:
         self._left: list[Any] = []  # what a run has left there, taken apart
         self._met: list[object] = []  # and the objects that it is made of
         self._leaves_modes = False
+        self._is_running = False
         self._expected: Any = None  # the structure of what a lifted function gives
         self._again()
 
@@ -285,6 +296,7 @@ class _Check:
         recorder = self._recorder = _Recorder(self, varying)
         reads = self._new_reads()
         modes = conditions(self._fn)
+        self._is_running = True
         try:
             with (
                 side_effects(self._effect),
@@ -305,6 +317,7 @@ class _Check:
             self._raised(error)
             return None
         finally:
+            self._is_running = False
             self.report.operations = recorder.recording.operations
         written = {key for key, _ in recorder.recording.writes}
         self._given.take_out(reads.places)
@@ -543,11 +556,10 @@ class _Check:
                 known.tainted |= tainted
                 known.decides_anew |= anew
                 return
-        severity = {"captures": "note", "eager": "error"}.get(effect, "warning")
         self.report.hazards.append(
             Hazard(
                 rule,
-                severity,  # type: ignore[arg-type]
+                _SEVERITIES[effect],
                 effect,
                 what,
                 where.file,
@@ -556,7 +568,7 @@ class _Check:
                 1,
                 tainted,
                 entry.why,
-                entry.remedy,
+                remedy(rule, what, where.text) or entry.remedy,
                 anew,
             )
         )
@@ -572,7 +584,8 @@ class _Check:
         elif kind == "hidden-sync":
             if self._recorder is not None and not self._recorder.quiet:
                 self.hazard(kind, what, users_line(), True, RULES[kind].tainted)
-        elif kind in RULES and kind != "default-stream":  # reported for the work that runs there
+        # Work on the default stream is reported where it runs, and what we put back is not.
+        elif kind in RULES and kind != "default-stream" and self._is_running:
             self._add(kind, what, users_line())
 
     def _effect(self, rule: str, what: str) -> bool:
@@ -623,7 +636,7 @@ def _watched(first: Reads, last: Reads, written: Collection[Any]) -> list[Watche
     for identity, place in last.places.items():
         if identity in written or place.path in written:
             continue
-        if place.path.startswith(("argument ", "SimulatedTensor.")):
+        if place.path.startswith(_OURS):
             continue
         value = _shown(first.places.get(identity, place))
         found[Watched(place.path, value, *place.where)] = None

@@ -15,14 +15,18 @@ from ..tables import counted, filled
 __all__ = ["CheckReport", "Hazard", "Report", "Severity", "Watched", "within"]
 
 Severity = Literal["error", "warning", "note"]
-"""``"error"``: it runs eagerly because of this; ``"warning"``: it captures by folding or branching;
-``"note"``: it captures as it is."""
+"""``"error"``: it runs eagerly because of this; ``"warning"``: it captures by branching, which
+costs; ``"note"``: it captures as it is, or by folding."""
+
+Verdict = Literal["captures", "folds", "branches", "new-paths", "eager"]
+"""``"new-paths"``: a new path for each new value, so calls will not replay."""
 
 _ORDER: tuple[Effect, ...] = ("captures", "folds", "branches", "eager")
-_IN_WORDS: dict[Effect, str] = {
+_IN_WORDS: dict[Verdict, str] = {
     "captures": "captures as it is",
     "folds": "captures by folding constants",
     "branches": "captures as several graphs, with the host in between",
+    "new-paths": "takes a new path for each new value, and will not replay",
     "eager": "runs eagerly",
 }
 # White text is legible on these colours, and they are legible on light and dark pages.
@@ -102,8 +106,9 @@ class CheckReport:
     Attributes:
         name: the function.
         verdict: ``"captures"`` as it is, ``"folds"``: by folding constants, ``"branches"``: as
-            several graphs with the host in between, ``"eager"``: it runs eagerly.
-        hazards: in the order in which the run met them.
+            several graphs with the host in between, ``"new-paths"``: the same, but with a new path
+            for each new number, so that calls will not replay, ``"eager"``: it runs eagerly.
+        hazards: errors, then warnings, then notes; each in the order in which the run met them.
         operations: device operations of the run.
         assumed: operators whose results were made up, since only the shapes of their arguments are
             known: tensors on the meta device, kernels that only a GPU has.
@@ -124,24 +129,27 @@ class CheckReport:
     unwatched: str = ""
 
     @property
-    def verdict(self) -> Effect:
+    def verdict(self) -> Verdict:
         """The worst effect of a hazard."""
-        return max((h.effect for h in self.hazards), key=_ORDER.index, default="captures")
+        effects = (hazard.effect for hazard in self.hazards)
+        worst: Effect = max(effects, key=_ORDER.index, default="captures")
+        anew = any(hazard.decides_anew for hazard in self.hazards)
+        return "new-paths" if anew and worst != "eager" else worst
 
     @property
     def in_words(self) -> str:
         """The verdict, with the reason if calls run eagerly."""
         reasons = {RULES[h.rule].title: None for h in self.hazards if h.effect == "eager"}
         because = f" because {'; '.join(reasons)}" if reasons else ""
-        if not reasons and not self.is_graph:
+        if self.verdict == "new-paths":
             places = [f"{h.what} at {h.place}" for h in self.hazards if h.decides_anew]
-            because = f", and replays only if a number comes again: {'; '.join(places)}"
+            because = f": {'; '.join(places)}"
         return _IN_WORDS[self.verdict] + because
 
     @property
     def is_graph(self) -> bool:
         """Whether calls are replays: it captures, and no number decides that is always new."""
-        return self.verdict != "eager" and not any(h.decides_anew for h in self.hazards)
+        return self.verdict not in ("eager", "new-paths")
 
     @property
     def basis(self) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from ..record.rules import Rule
+from .addresses import rule_address
 from .lint import Finding, LintRule
 from .report import Hazard
 
@@ -30,7 +31,7 @@ def to_sarif(
     rules: Mapping[str, Rule | LintRule],
     tool_version: str,
     *,
-    help_uri: str | None = None,
+    docs: str | None = None,
 ) -> dict[str, Any]:
     """Findings as a SARIF 2.1.0 log with one run.
 
@@ -40,7 +41,8 @@ def to_sarif(
         rules: the catalogue they come from; for both, ``RULES | LINT_RULES``. All of it is
             written, also the rules that found nothing.
         tool_version: version of gfxgraph.
-        help_uri: address of a page about a rule, with ``{id}`` where its id goes.
+        docs: address of the documentation. Each rule links to its section of the page of rules,
+            and the tool to the page.
 
     Returns:
         The log, for ``json.dump``. Files inside the current directory are named relative to it
@@ -51,18 +53,19 @@ def to_sarif(
     """
     index = {rule_id: number for number, rule_id in enumerate(rules)}
     seen: Counter[str] = Counter()
+    driver = {
+        "name": "gfxgraph",
+        "version": tool_version,
+        "rules": [_rule(rule, docs) for rule in rules.values()],
+    }
+    if docs:
+        driver["informationUri"] = docs
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {
-                    "driver": {
-                        "name": "gfxgraph",
-                        "version": tool_version,
-                        "rules": [_rule(rule, help_uri) for rule in rules.values()],
-                    }
-                },
+                "tool": {"driver": driver},
                 "columnKind": "unicodeCodePoints",
                 "results": [_result(item, index[item.rule], seen) for item in items],
             }
@@ -70,17 +73,28 @@ def to_sarif(
     }
 
 
-def _rule(rule: Rule | LintRule, help_uri: str | None) -> dict[str, Any]:
+def _rule(rule: Rule | LintRule, docs: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": rule.id,
         "name": "".join(word.capitalize() for word in rule.id.split("-")),
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why},
-        "help": {"text": rule.remedy},
+        "help": {"text": rule.remedy, "markdown": _help(rule)},
     }
-    if help_uri:
-        found["helpUri"] = help_uri.format(id=rule.id)
+    if docs:
+        found["helpUri"] = rule_address(docs, rule.id)
+    if isinstance(rule, LintRule):
+        found["defaultConfiguration"] = {"level": rule.severity}
     return found
+
+
+def _help(rule: Rule | LintRule) -> str:
+    """Reason, remedy and examples, which GitHub shows beside a result."""
+    parts = [rule.why, f"**Remedy:** {rule.remedy}"]
+    for name, code in (("Before", rule.bad), ("After", rule.good)):
+        if code:
+            parts.append(f"{name}:\n\n```python\n{code.rstrip()}\n```")
+    return "\n\n".join(parts)
 
 
 def _result(item: Item, rule_index: int, seen: Counter[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..tables import Shown, as_json, fields, in_bytes, table
+from ..tables import Shown, as_json, counted, fields, filled, in_bytes, table
 
 __all__ = ["SCHEMA", "Counts", "GraphRow", "GraphedStats"]
 
@@ -109,10 +109,19 @@ class GraphedStats(Shown):
             rows += [("stored", ", ".join(self.stored))]
         if self.not_compiled or self.compile_s:
             rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
+        head = [filled(self._in_words()), ""]
         if not self.graphs:
-            return fields(rows)
+            return head + fields(rows)
         graphs = [(g.key, g.replays, g.paths, in_bytes(g.private_bytes)) for g in self.graphs]
-        return fields(rows) + table(("graph", "replays", "paths", "memory"), graphs)
+        return head + fields(rows) + table(("graph", "replays", "paths", "memory"), graphs)
+
+    def _in_words(self) -> str:
+        """What became of the calls."""
+        calls = self.replays + self.eager_calls
+        if not calls and not self.captures:
+            return "No call yet."
+        kept = counted(len(self.graphs), "graph") if self.graphs else "No graph"
+        return f"{kept}; {self.replays} of {counted(calls, 'call')} were replays."
 
 
 @dataclass

@@ -41,7 +41,10 @@ _MAX_CALLS = 64
 _MAX_KINDS = 1024
 # Differences that are named.
 _MAX_NAMED = 3
-_MODES = ": they differ in their mode (grad, inference, autocast, training)"
+_MODES = (
+    ": they differ in their mode (grad, inference, autocast, training), or in which tensors are "
+    "one, as while a queue fills up"
+)
 
 
 class _Kept(Protocol):

@@ -23,19 +23,22 @@ def bench(
     target: Target,
     specs: Annotated[
         list[str] | None,
-        typer.Argument(help="Its arguments, as for check, but none on meta."),
+        typer.Argument(
+            metavar="ARGUMENT...", help="Its arguments, as for check, but none on meta."
+        ),
     ] = None,
     make: Make = None,
     way: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="WAY",
             help="What to measure beside eager; may come several times. One of graph, compile, "
             "reduce-overhead, compile+graph, make_graphed_callables, max-autotune. Default: all "
             "but the last; without a GPU graph.",
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long to time calls, all ways together.")
+        float, typer.Option(metavar="SECONDS", help="How long to time calls, all ways together.")
     ] = 10.0,
     shapes: Annotated[
         str | None,
@@ -48,7 +51,10 @@ def bench(
     calls: Annotated[
         int | None,
         typer.Option(
-            min=2, max=10_000, help="With --shapes: how many calls to draw. [default: 100]"
+            metavar="COUNT",
+            min=2,
+            max=10_000,
+            help="With --shapes: how many calls to draw. [default: 100]",
         ),
     ] = None,
     compare: Annotated[
@@ -128,7 +134,7 @@ class Sizes:
 
     def traffic(self, specs: list[str]) -> list[tuple[Any, ...]]:
         """The positional arguments of the calls that were drawn, on the device."""
-        from ..analyze.view import arguments
+        from ..analyze.targets import arguments
         from ..device import current_device
         from ..verifying.inputs import on_device
 

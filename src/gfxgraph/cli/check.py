@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from .common import NO_GRAPH, Make, RequireGraph, Sarif, Target, fail, one_document, write_sarif
+from .common import (
+    NO_GRAPH,
+    DocsUrl,
+    Make,
+    RequireGraph,
+    Sarif,
+    Target,
+    fail,
+    one_document,
+    write_sarif,
+)
 
 __all__ = ["check"]
 
@@ -19,6 +29,7 @@ def check(
     specs: Annotated[
         list[str] | None,
         typer.Argument(
+            metavar="ARGUMENT...",
             help="Its arguments: a tensor 'float32[4,8]', 'int64[1,16]:32000' (0 <= n < 32000; "
             "without a limit integers are 0 and 1) or 'float16[4,8]:meta' (a shape without data); "
             "a number, true, false or none; by name 'mask=bool[4,8]'. Put -- before a negative "
@@ -28,18 +39,20 @@ def check(
     make: Make = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     sarif: Sarif = None,
+    docs_url: DocsUrl = None,
     require_graph: RequireGraph = False,
 ) -> None:
     """Report what a graph would make of a function; needs no GPU.
 
-    Status 0: its calls are replays; 1: it runs eagerly; 2: a wrong argument; 3: with
-    --require-graph, it replays only if a floating-point number that it reads comes again.
+    Status 0: its calls are replays; 1: it runs eagerly, or raises; 2: a wrong argument; 3: it takes
+    a new path for each new value, and will not replay.
     """
     import torch
     from rich.console import Console
 
     from ..analyze.check import check
-    from ..analyze.view import arguments, fit, load, located, made, show
+    from ..analyze.targets import arguments, fit, load, made, simulated_gpu
+    from ..analyze.view import located, show
     from ..errors import GfxGraphError
     from ..record.rules import RULES
 
@@ -49,8 +62,9 @@ def check(
     torch.manual_seed(0)  # the same report each time
     try:
         with redirect_stdout(sys.stderr):  # what modules print when they are loaded
-            fn = load(target)
-            args, kwargs = made(make) if make else arguments(specs or [])
+            with simulated_gpu():
+                fn = load(target)
+                args, kwargs = made(make) if make else arguments(specs or [])
             fit(fn, args, kwargs)
             report = check(fn, *args, **kwargs)
     except GfxGraphError as error:
@@ -60,7 +74,6 @@ def check(
     else:
         show(report, Console(stderr=sarif == "-"))
     if sarif:
-        write_sarif(sarif, located(report, fn), RULES)
-    if require_graph and report.verdict != "eager" and not report.is_graph:
-        raise typer.Exit(NO_GRAPH)
-    raise typer.Exit(report.verdict == "eager")
+        write_sarif(sarif, located(report, fn), RULES, docs_url)
+    statuses = {"eager": 1, "new-paths": NO_GRAPH}
+    raise typer.Exit(statuses.get(report.verdict, 0))

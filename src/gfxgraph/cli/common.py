@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_GRAPH",
     "App",
+    "DocsUrl",
     "Make",
     "PlatformFile",
     "RequireGraph",
@@ -58,7 +59,7 @@ class _Pipe(io.FileIO):
         return io.TextIOWrapper(
             io.BufferedWriter(cls(number, "w", closefd=False)),
             stream.encoding,
-            stream.errors,
+            "backslashreplace",  # a terminal may not know all characters of the source
             line_buffering=stream.isatty(),
         )
 
@@ -75,15 +76,17 @@ class App(typer.Typer):
 Target: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="module:callable, such as my_policy:act; 'my_policy:make_model()' for the result of "
-        "a function or a class without arguments.",
+        metavar="TARGET",
+        help="module:callable or file.py:callable, such as my_policy:act, my_policy.py:act, "
+        "'my_policy:Policy(scale=0.5).act' or 'my_policy:make_model()'.",
     ),
 ]
 Make: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="module:function that returns the arguments instead: a tuple of them, or "
-        "(args, kwargs), a tuple and a dict.",
+        metavar="TARGET",
+        help="A function that returns the arguments instead: a tuple of them, or (args, kwargs), "
+        "a tuple and a dict. Such as my_policy:example.",
     ),
 ]
 Sarif: TypeAlias = Annotated[
@@ -94,7 +97,14 @@ Sarif: TypeAlias = Annotated[
         "output to standard error.",
     ),
 ]
-
+DocsUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--docs-url",
+        metavar="URL",
+        help="Address of the docs that SARIF links to. [default: where gfxgraph comes from]",
+    ),
+]
 RequireGraph: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -120,12 +130,19 @@ def one_document(as_json: bool, sarif: str | None) -> None:
         fail("--json and --sarif - would both be on standard output.", status=2)
 
 
-def write_sarif(file: str, items: Iterable[Item], rules: Mapping[str, Rule | LintRule]) -> None:
+def write_sarif(
+    file: str,
+    items: Iterable[Item],
+    rules: Mapping[str, Rule | LintRule],
+    docs: str | None = None,
+) -> None:
     """Write findings as SARIF to ``file``, or to standard output (``"-"``)."""
     from .. import __version__
+    from ..analyze.addresses import docs_address
     from ..analyze.sarif import to_sarif
 
-    text = json.dumps(to_sarif(items, rules, __version__), indent=2)
+    log = to_sarif(items, rules, __version__, docs=docs or docs_address())
+    text = json.dumps(log, indent=2)
     if file == "-":
         typer.echo(text)
         return
@@ -153,7 +170,7 @@ def on_target(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ..analyze.view import arguments, fit, load, made
+    from ..analyze.targets import arguments, fit, load, made
     from ..device import current_device
     from ..errors import GfxGraphError, one_line
     from ..interpose.source import is_raised_by_code, users_line_of

@@ -16,7 +16,10 @@ __all__ = ["env"]
 def env(
     platform: PlatformFile = None,
     shell: Annotated[
-        str, typer.Option(help="Syntax of the lines: sh (also bash, zsh), fish or powershell.")
+        str,
+        typer.Option(
+            metavar="SHELL", help="Syntax of the lines: sh (also bash, zsh), fish or powershell."
+        ),
     ] = "sh",
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:

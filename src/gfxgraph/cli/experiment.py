@@ -37,7 +37,9 @@ def experiment(
     ] = None,
     specs: Annotated[
         list[str] | None,
-        typer.Argument(help="Its arguments, as for check, but none on meta."),
+        typer.Argument(
+            metavar="ARGUMENT...", help="Its arguments, as for check, but none on meta."
+        ),
     ] = None,
     make: Make = None,
     shapes: Annotated[
@@ -51,18 +53,24 @@ def experiment(
     calls: Annotated[
         int | None,
         typer.Option(
-            min=2, max=10_000, help="With --shapes: how many calls to draw. [default: 20]"
+            metavar="COUNT",
+            min=2,
+            max=10_000,
+            help="With --shapes: how many calls to draw. [default: 20]",
         ),
     ] = None,
     way: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="WAY",
             help="For modes: what to measure beside eager, as for bench; may come several times. "
-            "For lengths: compile."
+            "For lengths: compile.",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long to time calls, each experiment.")] = 5.0,
-    ranks: Annotated[int, typer.Option(help="For ranks: how many processes.")] = 2,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long to time calls, each experiment.")
+    ] = 5.0,
+    ranks: Annotated[int, typer.Option(metavar="COUNT", help="For ranks: how many processes.")] = 2,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")
     ] = None,

@@ -23,7 +23,9 @@ def inspect(
     target: Target,
     specs: Annotated[
         list[str] | None,
-        typer.Argument(help="Its arguments, as for check, but none on meta."),
+        typer.Argument(
+            metavar="ARGUMENT...", help="Its arguments, as for check, but none on meta."
+        ),
     ] = None,
     make: Make = None,
     out: Annotated[
@@ -79,7 +81,7 @@ def _inspected(target: str, specs: list[str], make: str | None) -> InspectReport
     """Load what the command line names, call it and inspect it; an error of its ends this."""
     import torch
 
-    from ..analyze.view import arguments, fit, load, made
+    from ..analyze.targets import arguments, fit, load, made
     from ..call.graphed import answering, graphed
     from ..device import current_device
     from ..errors import GfxGraphError, one_line

@@ -24,7 +24,8 @@ def parity(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds after which a probe counts as hanging.")
+        float,
+        typer.Option(metavar="SECONDS", help="Seconds after which a probe counts as hanging."),
     ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     out: Annotated[

@@ -26,7 +26,7 @@ def report(
     out: Annotated[Path, typer.Option(metavar="FILE", readable=False, help="The page.")] = Path(
         "report.html"
     ),
-    title: Annotated[str, typer.Option(help="Its heading.")] = "gfxgraph report",
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = "gfxgraph report",
 ) -> None:
     """Make one HTML page of JSON from bench, check, lint, verify, doctor and others.
 

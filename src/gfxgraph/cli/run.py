@@ -19,7 +19,9 @@ def run(
             help="The script, command of an installed package (such as vllm) or module to run.",
         ),
     ],
-    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENT...", help="Its arguments.")
+    ] = None,
     module: Annotated[bool, typer.Option("-m", help="Run a module, as with python -m.")] = False,
     emulate: Annotated[
         bool, typer.Option("--emulate", help="Run code that says cuda on a machine without a GPU.")

@@ -20,11 +20,16 @@ def trace(
     target: Target,
     specs: Annotated[
         list[str] | None,
-        typer.Argument(help="Its arguments, as for check, but none on meta."),
+        typer.Argument(
+            metavar="ARGUMENT...", help="Its arguments, as for check, but none on meta."
+        ),
     ] = None,
     make: Make = None,
     seconds: Annotated[
-        float, typer.Option(help="How long to time calls without a profiler, both ways together.")
+        float,
+        typer.Option(
+            metavar="SECONDS", help="How long to time calls without a profiler, both ways together."
+        ),
     ] = 2.0,
     chrome: Annotated[
         Path | None,

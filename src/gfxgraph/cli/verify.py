@@ -21,24 +21,33 @@ def verify(
     target: Target,
     specs: Annotated[
         list[str] | None,
-        typer.Argument(help="Its arguments, as for check, but none on meta."),
+        typer.Argument(
+            metavar="ARGUMENT...", help="Its arguments, as for check, but none on meta."
+        ),
     ] = None,
     make: Make = None,
     candidate: Annotated[
         str | None,
         typer.Option(
+            metavar="TARGET",
             help="module:callable to compare with eager in place of gfxgraph's graph, such as a "
             "wrapper around your own graph.",
         ),
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Inputs, each with a seed of its own.")] = 4,
+    runs: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Inputs, each with a seed of its own.")
+    ] = 4,
     threshold: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Allowed relative error; default by dtype: 0.01 for 16 bits, less above."
+            metavar="NUMBER",
+            min=0,
+            help="Allowed relative error; default by dtype: 0.01 for 16 bits, less above.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the first run.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", min=0, max=(1 << 63) - 1, help="Seed of the first run.")
+    ] = 0,
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Compare torch.compile with eager too.")
     ] = False,
@@ -80,7 +89,7 @@ def _compare(
     """Load what the command line names, and compare; a wrong argument or an error ends it."""
     import torch
 
-    from ..analyze.view import arguments, fit, load, made
+    from ..analyze.targets import arguments, fit, load, made
     from ..device import current_device
     from ..errors import GfxGraphError, one_line
     from ..interpose.source import is_raised_by_code, users_line_of

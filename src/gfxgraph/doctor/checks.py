@@ -307,7 +307,7 @@ def _packages(platform: Platform) -> Iterator[Finding]:
             "info",
             "cuda-bindings is not installed: captures run on streams of torch's pool, which other "
             "code may use too, and the nodes of graphs are not known.",
-            'pip install "gfxgraph[cuda]"',
+            "pip install cuda-bindings cuda-core",
         )
     if platform.vendor != "emulated" and platform.triton == "":
         text = "Triton is not installed: torch.compile cannot make kernels. Graphs need none."

@@ -27,7 +27,12 @@ _AS_IT_IS: dict[str, Any] = {"soft_wrap": True, "markup": False, "highlight": Fa
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print ``diagnosis``: the machine, then the findings, the worst first."""
+    """Print ``diagnosis``: the verdict, the machine, then the findings, the worst first."""
+    levels = [one.level for one in diagnosis.findings]
+    counts = [counted(levels.count(level), level) for level in ("error", "warning")]
+    style: Level = ("ok", "warning", "error")[diagnosis.status]
+    _print(console, f"{' and '.join(counts)}.", "", _STYLES[style])
+    console.print()
     if diagnosis.platform is not None:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
@@ -41,11 +46,6 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     for finding in diagnosis.findings:
         console.print()
         _show_finding(finding, console)
-    console.print()
-    levels = [one.level for one in diagnosis.findings]
-    counts = [counted(levels.count(level), level) for level in ("error", "warning")]
-    style = ("ok", "warning", "error")[diagnosis.status]
-    console.print(Text(f"{' and '.join(counts)}.", _STYLES[style]))  # type: ignore[index]
 
 
 def _facts(platform: Platform) -> Iterator[tuple[str, str]]:

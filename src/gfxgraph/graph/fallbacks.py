@@ -35,7 +35,8 @@ def lower(session: CaptureSession, eager: WarmedUp, ways: Ways, is_new: bool) ->
         is_new: whether a new tree is captured. A path of another one stays as it is; whether a new
             tree would be better is noted.
     """
-    if eager.recording.compiles or not eager.recording.breaks():
+    recording = eager.recording
+    if recording.compiles or recording.collectives or not recording.breaks():
         return
     lowering, reads = Lowering(eager.recording.breaks(), ways), session.reads
     if not lowering.is_empty:

@@ -7,8 +7,6 @@ import random
 import sys
 from typing import Any
 
-import torch
-
 __all__ = ["import_undrawn", "import_whole", "loaded"]
 
 
@@ -41,13 +39,15 @@ def import_undrawn(name: str) -> None:
     """
     if loaded(name) is not None:
         return
-    numpy = loaded("numpy.random")
-    python, host = random.getstate(), torch.get_rng_state()
+    numpy, torch = loaded("numpy.random"), loaded("torch")
+    python = random.getstate()
+    host = None if torch is None else torch.get_rng_state()
     legacy = None if numpy is None else numpy.get_state()
     try:
         import_whole(name)
     finally:
         random.setstate(python)
-        torch.set_rng_state(host)
+        if torch is not None:
+            torch.set_rng_state(host)
         if numpy is not None:
             numpy.set_state(legacy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib.util
 import inspect
 import linecache
 import sys
@@ -16,7 +17,6 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
-import torch
 import typing_extensions
 
 __all__ = [
@@ -44,9 +44,13 @@ _QUALNAME: Any = type.__dict__["__qualname__"]
 _WITHOUT_FILE = "<string>"
 _CAN_BE_THROWN_INTO = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = (f"{Path(__file__).parents[1]}/", "<gfxgraph>")
+# Found without importing it: lint reads source where torch may not even be installed.
+# Under a command, frames of typer are on the stack, and they are as little the user's.
+_FOUND = filter(None, map(importlib.util.find_spec, ("torch", "typer", "click")))
+_OTHERS = [folder for found in _FOUND for folder in found.submodule_search_locations or ()]
 _NOT_THE_USERS = (
     *_OURS,
-    f"{Path(torch.__file__).parent}/",
+    *(f"{folder}/" for folder in _OTHERS),
     str(Path(typing_extensions.__file__)),  # around what torch calls deprecated
     "<eval_with_key>",  # what torch.fx generates
     "<frozen",

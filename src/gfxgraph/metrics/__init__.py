@@ -1,6 +1,6 @@
 """Metrics for Prometheus, and a dashboard for Grafana.
 
-They need ``pip install "gfxgraph[metrics]"``; importing this module does not.
+They need ``pip install prometheus-client``; importing this module does not.
 
 >>> registry.register(gfxgraph.metrics.Collector())  # a registry of yours
 >>> server = gfxgraph.metrics.serve(port=9100)  # or an endpoint of its own

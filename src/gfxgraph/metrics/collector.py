@@ -41,7 +41,7 @@ def prometheus() -> Any:
     except ImportError as error:
         raise MissingPackageError(
             f"metrics need the package prometheus-client, which cannot be imported ({error}): "
-            'pip install "gfxgraph[metrics]"'
+            "pip install prometheus-client"
         ) from error
     return prometheus_client
 

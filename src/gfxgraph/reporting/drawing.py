@@ -21,7 +21,7 @@ def svg(chart: Chart) -> dict[int, str]:
         import vl_convert
     except ImportError as error:
         raise MissingPackageError(
-            'The report needs vl-convert-python: pip install "gfxgraph[report]".'
+            "The report needs vl-convert-python: pip install vl-convert-python."
         ) from error
     drawn = {}
     for width, spec in chart.spec.items():

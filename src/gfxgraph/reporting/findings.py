@@ -20,7 +20,7 @@ def read_check(data: Mapping[str, Any], known: Mapping[str, str]) -> list[Part]:
     facts = facts_of(data, known)
     hazards = list(data["hazards"])
     level: Level = "ok"
-    if data["verdict"] == "eager":
+    if data["verdict"] in ("eager", "new-paths"):
         level = "warning"
     elif not data["is_graph"] or data["verdict"] != "captures":
         level = "note"

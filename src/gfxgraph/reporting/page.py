@@ -33,9 +33,7 @@ def page(title: str, shown: Sequence[Shown], left_out: Sequence[LeftOut]) -> str
     try:
         import jinja2
     except ImportError as error:
-        raise MissingPackageError(
-            'The report needs jinja2: pip install "gfxgraph[report]".'
-        ) from error
+        raise MissingPackageError("The report needs jinja2: pip install jinja2.") from error
     from .. import reporting
 
     folder = files(reporting)

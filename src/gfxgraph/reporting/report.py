@@ -56,7 +56,7 @@ def report(
     Raises:
         ArgumentError: no file can be shown, or the page cannot be written; a file of that name is
             then as before.
-        MissingPackageError: ``gfxgraph[report]`` is not installed.
+        MissingPackageError: jinja2 or vl-convert-python is not installed.
 
     >>> print(gfxgraph.report(["bench.json", "results"], "report.html"))
     """

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -189,6 +190,9 @@ class SimulatedGenerator(torch.Generator):
         return self
 
 
+_GENERATORS: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
+
+
 def _always(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
@@ -293,7 +297,8 @@ class FakeDevice(Listener):
         self.streams = {n: SimulatedStream(n) for n in (DEFAULT, _FIRST)}
         self.current_stream: Any = self.streams[_FIRST]
         super().__init__(observer, self.current_stream, capturing)
-        self.generators: dict[int, torch.Generator] = {}
+        # With those of a world before, in which a program was loaded.
+        self.generators: dict[int, torch.Generator] = dict(_GENERATORS)
         self._new_id = itertools.count(_FIRST + 1)
 
     def perform(
@@ -322,6 +327,7 @@ class FakeDevice(Listener):
             observe("generator", "torch.Generator()", None)
             generator = SimulatedGenerator()
             self.generators[generator_id(generator)] = generator
+            _GENERATORS[generator_id(generator)] = generator
             return generator
         if device is not None and torch.device(device).type != "cuda":
             return original(*args, **kwargs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 from collections.abc import Iterable, Iterator
 
 from ...record.rules import RULES as HAZARDS
@@ -241,7 +240,7 @@ def _walk(capture: Capture) -> Iterator[ast.AST]:
         yield from ast.walk(statement)
 
 
-_WORDS = re.compile(r"cuda\.graph|CUDAGraph|capture_begin|graphed")
+_WORDS = frozenset({"CUDAGraph", "capture_begin", "cuda.graph", "graphed"})
 _WARM = """\
 import torch
 

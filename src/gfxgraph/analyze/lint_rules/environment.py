@@ -156,7 +156,7 @@ def _starts_device(source: Source, statement: ast.stmt) -> bool:
     return False
 
 
-_WORDS = re.compile("|".join(sorted(_ALLOCATOR | _INERT | _READ_AT_START)))
+_WORDS = frozenset(_ALLOCATOR | _INERT | _READ_AT_START)
 
 RULES = (
     LintRule(

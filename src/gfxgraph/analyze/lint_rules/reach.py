@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from .source import Function, Source
+from .source import Function, Source, children
 from .torch_names import GRAPHED, TRAINING
 
 __all__ = ["graphed_functions", "reached_calls"]
@@ -57,7 +57,7 @@ def _running_calls(tree: ast.AST) -> Iterator[ast.Call]:
             continue
         if isinstance(node, ast.Call):
             yield node
-        todo += ast.iter_child_nodes(node)
+        todo += children(node)
 
 
 def _branches(branch: ast.If) -> list[ast.stmt]:
@@ -75,18 +75,8 @@ def _named(source: Source, target: ast.expr) -> Function | None:
         case ast.Name(id=name):
             return source.function(name, source.tree)
         case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
-            for cls in _family(source, source.owner(target)):
+            for cls in source.family(source.owner(target)):
                 method = source.function(name, cls)
                 if method:
                     return method
     return None
-
-
-def _family(source: Source, cls: ast.ClassDef | None) -> Iterator[ast.ClassDef]:
-    """The class and its bases in the file."""
-    todo = [cls] if cls else []
-    for one in todo:  # which grows
-        yield one
-        names = {base.id for base in one.bases if isinstance(base, ast.Name)}
-        bases = [other for other in source.nodes(ast.ClassDef) if other.name in names]
-        todo += [base for base in bases if base not in todo]

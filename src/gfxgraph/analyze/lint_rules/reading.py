@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..report import Severity
 from .source import LintRule, Source
 
 __all__ = ["RULES", "Problem", "Text", "read"]
@@ -19,6 +20,7 @@ _ASSIGNMENT = r"(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)"
 _EXPORT = re.compile(rf"\s*(?:export\s+)?((?:{_ASSIGNMENT}\s*)+)")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|[\w.]+\?|(?:cd|conda|ls|mkdir|pip|pwd)\b)")
 _ENV_MAGIC = re.compile(r"%(?:set_)?env\s+(\w+)[=\s]\s*(.*)")
+_LARGEST = 4 << 20  # bytes; the largest modules that people write have some hundred KiB
 _QUOTES = "\"'"
 _PYTHON_CELLS = ("%%capture", "%%prun", "%%time", "%%timeit")
 
@@ -29,6 +31,7 @@ class Problem:
 
     line: int
     what: str
+    severity: Severity | None = None
 
 
 @dataclass
@@ -58,12 +61,15 @@ class Text:
 def read(path: Path) -> Text:
     """Read a Python file, a notebook (``.ipynb``) or a shell script (``.sh``)."""
     try:
+        if path.stat().st_size > _LARGEST and path.suffix != ".ipynb":  # which may hold images
+            what = f"larger than {_LARGEST >> 20} MiB, and so taken for data: exclude it"
+            return Text(problems=[Problem(0, what, "note")])
         raw = path.read_bytes()
         if path.suffix == ".ipynb":
             return _notebook(json.loads(raw))
         if path.suffix == ".sh":
             return _script(raw.decode())
-        return _module(importlib.util.decode_source(raw), (path.parent / "__init__.py").is_file())
+        return _module(importlib.util.decode_source(raw), path)
     # ValueError: not UTF-8, or not JSON; RecursionError: JSON that is nested too deep.
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Text(problems=[_problem(error)])
@@ -77,12 +83,23 @@ def _problem(error: Exception) -> Problem:
     return Problem(0, str(error))
 
 
-def _module(text: str, packaged: bool) -> Text:
+def _module(text: str, path: Path) -> Text:
     lines = text.split("\n")
+    packaged = (path.parent / "__init__.py").is_file()
     try:
-        return Text(Source(text, _parse(text), packaged=packaged), lines)
+        return Text(Source(text, _parse(text), _name(path), packaged), lines)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Text(None, lines, problems=[_problem(error)])
+
+
+def _name(path: Path) -> str:
+    """The name of a module: its file's, after those of the packages around it."""
+    parts = [path.stem]
+    for folder in path.absolute().parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)
 
 
 def _parse(text: str) -> ast.Module:
@@ -157,7 +174,7 @@ RULES = (
         "written for.",
         bad="def f(:\n",
         good="def f():\n    pass\n",
-        words=re.compile(r"(?!)"),  # found while reading, before any rule
+        words=frozenset(),  # found while reading, before any rule
         check=lambda source: (),
     ),
 )

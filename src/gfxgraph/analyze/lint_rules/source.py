@@ -6,14 +6,28 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from ..report import Severity
 
-__all__ = ["Function", "LintRule", "Mark", "Source", "assigned", "loaded", "short"]
+__all__ = [
+    "Function",
+    "LintRule",
+    "Mark",
+    "Source",
+    "assigned",
+    "blocks",
+    "children",
+    "loaded",
+    "short",
+]
 
+_MODULE = re.compile(r"(?:Module|Model|Net|Policy|Pipeline|Head|Mixin|PreTrained\w*)$")
+_LEAVES = {int, str, type(None)}.union(
+    *(kind.__subclasses__() for kind in (ast.expr_context, ast.operator, ast.unaryop, ast.boolop))
+)
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -50,7 +64,7 @@ class LintRule:
         remedy: the code to write instead.
         bad: source of a file in which it finds something.
         good: source of a file that does the same and in which it finds nothing.
-        words: the rule skips files whose text has no match for this.
+        words: the rule skips files whose text has none of these.
         check: finds the places in a file.
     """
 
@@ -61,7 +75,7 @@ class LintRule:
     remedy: str
     bad: str
     good: str
-    words: re.Pattern[str]
+    words: frozenset[str]
     check: Callable[[Source], Iterable[Mark]]
 
 
@@ -72,12 +86,16 @@ class Source:
     Attributes:
         text: the source.
         tree: its syntax tree.
+        name: the name of its module, from the outermost package.
         packaged: the file is a module of a package, whose public names others import.
+        memo: what rules have found out together.
     """
 
     text: str
     tree: ast.Module
+    name: str = ""
     packaged: bool = False
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _index(self) -> tuple[dict[type[ast.AST], list[ast.AST]], dict[ast.AST, ast.AST]]:
@@ -87,9 +105,11 @@ class Source:
         while todo:
             node = todo.pop()
             by_type[type(node)].append(node)
-            children = list(ast.iter_child_nodes(node))
-            parents.update(dict.fromkeys(children, node))
-            todo += reversed(children)
+            inside = children(node)
+            for child in inside:
+                parents[child] = node
+            inside.reverse()
+            todo += inside
         return by_type, parents
 
     def nodes(self, kind: type[Node]) -> list[Node]:
@@ -102,26 +122,39 @@ class Source:
         return [*self.nodes(ast.FunctionDef), *self.nodes(ast.AsyncFunctionDef)]
 
     @cached_property
-    def _by_name(self) -> dict[str, list[Function]]:
-        found: dict[str, list[Function]] = defaultdict(list)
-        for function in self.functions:
-            found[function.name].append(function)
-        return found
+    def _methods(self) -> dict[ast.AST, dict[str, Function]]:
+        return {}
 
-    def function(self, name: str, container: ast.AST) -> Function | None:
+    def function(self, name: str, container: ast.ClassDef | ast.Module) -> Function | None:
         """The function of this name that is defined directly in a class, or in the module."""
-        named = self._by_name.get(name, ())
-        return next((one for one in named if self.parent(one) is container), None)
+        if container not in self._methods:
+            self._methods[container] = {
+                one.name: one for one in reversed(container.body) if isinstance(one, Function)
+            }
+        return self._methods[container].get(name)
+
+    @cached_property
+    def _imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """All imports of the file, also those in functions: no expression is looked into."""
+        found: list[ast.Import | ast.ImportFrom] = []
+        todo: list[ast.AST] = [self.tree]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found.append(node)
+                continue
+            todo += blocks(node)
+        return found
 
     @cached_property
     def _imported(self) -> dict[str, str]:
         """Local name -> full name, for all imports of the file."""
         names: dict[str, str] = {}
-        for plain in self.nodes(ast.Import):
+        for plain in (one for one in self._imports if isinstance(one, ast.Import)):
             for alias in plain.names:
                 top = alias.name.partition(".")[0]
                 names[alias.asname or top] = alias.name if alias.asname else top
-        for node in self.nodes(ast.ImportFrom):
+        for node in (one for one in self._imports if isinstance(one, ast.ImportFrom)):
             for alias in node.names:
                 origin = f"{'.' * node.level}{node.module or ''}.{alias.name}"
                 names[alias.asname or alias.name] = _REEXPORTED.get(alias.name, origin)
@@ -178,6 +211,37 @@ class Source:
         outer = (one for one in self.ancestors(node) if isinstance(one, ast.ClassDef))
         return next(outer, None)
 
+    def family(self, cls: ast.ClassDef | None) -> list[ast.ClassDef]:
+        """The class and its bases in the file."""
+        found = [cls] if cls else []
+        for one in found:  # which grows
+            names = {base.id for base in one.bases if isinstance(base, ast.Name)}
+            bases = [self.classes[name] for name in names if name in self.classes]
+            found += [base for base in bases if base not in found]
+        return found
+
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        """The classes at the top of the file, also those in conditions, by name."""
+        found: dict[str, ast.ClassDef] = {}
+        todo = list(reversed(self.tree.body))
+        while todo:
+            one = todo.pop()
+            if isinstance(one, ast.ClassDef):
+                found.setdefault(one.name, one)
+            elif isinstance(one, ast.If | ast.Try):
+                todo += [inner for inner in children(one) if isinstance(inner, ast.stmt)]
+        return found
+
+    def is_module(self, cls: ast.ClassDef) -> bool:
+        """Whether objects of the class are called as modules of torch are."""
+        for one in self.family(cls):
+            if any(isinstance(f, Function) and f.name == "forward" for f in one.body):
+                return True
+            if any(_MODULE.search(ast.unparse(base)) for base in one.bases):
+                return True
+        return False
+
     def last_value(self, name: str, place: ast.AST) -> ast.expr | None:
         """The last value of a variable before a place in the same function."""
         line = self.statement(place).lineno
@@ -194,6 +258,31 @@ class Source:
         while not isinstance(node, ast.stmt):
             node = self.parent(node)
         return node
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly below, but for operators and contexts, which have no place.
+
+    As ``ast.iter_child_nodes``, in a third of the time.
+    """
+    found: list[ast.AST] = []
+    for value in node.__dict__.values():
+        kind = type(value)
+        if kind is list:
+            found += [one for one in value if isinstance(one, ast.AST)]
+        elif kind not in _LEAVES and isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+def blocks(node: ast.AST) -> list[ast.AST]:
+    """The statements, handlers and cases directly in a statement, without its expressions."""
+    found: list[ast.AST] = []
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(node, name, None)
+        if type(inside) is list:
+            found += inside
+    return found
 
 
 def assigned(node: ast.AST) -> list[ast.expr]:

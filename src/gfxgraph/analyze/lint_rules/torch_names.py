@@ -25,5 +25,5 @@ PER_REQUEST = frozenset(
 )
 """Methods that run once for each request or step."""
 
-TRAINING = re.compile(r"loss|train", re.IGNORECASE)
+TRAINING = re.compile(r"loss|train(?!ed)|criterion|backward", re.IGNORECASE)
 """Classes and functions that inference does not use."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -34,6 +33,19 @@ def _never_called(source: Source) -> Iterator[Mark]:
         decorator = source.decorated(function, GRAPHED)
         if decorator and len(function.decorator_list) == 1:
             yield from _unused_function(source, function, decorator)
+    yield from _unused_classes(source)
+
+
+def _unused_classes(source: Source) -> Iterator[Mark]:
+    """The classes that capture, and that nothing constructs or derives from."""
+    owners = {source.owner(capture.call): None for capture in captures(source)}
+    for cls in owners:
+        if cls is None or source.is_test(cls) or cls.decorator_list:
+            continue
+        if not _is_used(source, cls.name, source.tree):
+            what = f"{cls.name} captures a graph and is never constructed"
+            certain = cls.name.startswith("_") or _is_script(source)
+            yield Mark(cls, what, None if certain else "note", unless_named=cls.name)
 
 
 def _captured_graphs(source: Source) -> Iterator[ast.Call]:
@@ -261,7 +273,7 @@ def serve(model, x):
     fast = gfxgraph.graphed(model)
     return fast(x)
 """,
-        words=re.compile(r"graphed|CUDAGraph"),
+        words=frozenset({"CUDAGraph", "capture_begin", "cuda.graph", "graphed"}),
         check=_never_called,
     ),
     LintRule(
@@ -285,7 +297,7 @@ def collect(model, batches):
     fast = gfxgraph.graphed(model, outputs="view")
     return [fast(batch).clone() for batch in batches]
 """,
-        words=re.compile(r"graphed"),
+        words=frozenset({"graphed"}),
         check=_kept_views,
     ),
 )

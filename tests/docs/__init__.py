@@ -1,0 +1,1 @@
+"""Tests of the README and of the pages in docs/."""
