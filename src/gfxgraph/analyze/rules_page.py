@@ -29,8 +29,9 @@ reads source and runs nothing. The worst rule that a function meets decides what
 
 - It **captures as it is**: it becomes one graph.
 - It **captures by folding**: a value that every call shares becomes a constant of the graph.
-- It **captures by branching**: it becomes several graphs, with host code in between. If Python acts on a
-  floating-point number that depends on the inputs, it **takes a new path for each new value**, and will not replay.
+- It **captures by branching**: it becomes several graphs, with host code in between. If Python
+  acts on a floating-point number that depends on the inputs, it **takes a new path for each new
+  value**, and will not replay.
 - It **stays eager**: it runs without a graph, and its `stats()` give the reason.
 
 Data also depends on the inputs if it depends on random numbers, or on outside tensors that change
