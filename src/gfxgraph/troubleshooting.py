@@ -13,6 +13,8 @@ __all__ = ["SECTIONS", "section_of"]
 SECTIONS = {
     "a-line-of-your-code": r" Instead: ",
     "a-missing-package": r"pip install|needs torch .* or newer",
+    "several-ranks": r"all ranks|which send nothing|goes on when the call ends|"
+    r"held by a capture that is under way",
     "memory": r"no room for its graph|GFXGRAPH_VRAM_CAP|OutOfMemory|out of memory|lies in .* MiB|"
     r"no capture was begun",
     "the-emulated-device": r"emulat|simulat|SimulatedCuda|kernel for the CPU|fake implementation|"

@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 import gfxgraph
 from gfxgraph.errors import ArgumentError
 from tests.graph import branching
+from tests.helpers.sampled import sampled
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +56,16 @@ def same_in_each_call(fn, device, order):
     return graph.stats()
 
 
+MANY = [pytest.mark.long, pytest.mark.full]
 ORDERS = pytest.mark.parametrize(
     "order",
-    [(1, 0, 2, 6), pytest.param((6, 2, 0, 1, 4, 7, 3, 5), marks=pytest.mark.long)],
+    [(1, 0, 2, 6), pytest.param((6, 2, 0, 1, 4, 7, 3, 5), marks=MANY)],
     ids=["few", "many"],
 )
 
 
 @ORDERS
-@pytest.mark.parametrize("fn", branching.FITS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("fn", sampled(branching.FITS, 3), ids=lambda fn: fn.__name__)
 def test_where_statements_only_compute_there_is_one_graph(fn, device, order):
     stats = same_in_each_call(fn, device, order)
     assert not stats.fallbacks
@@ -71,8 +73,9 @@ def test_where_statements_only_compute_there_is_one_graph(fn, device, order):
 
 
 @ORDERS
-@pytest.mark.parametrize(("fn", "why"), branching.STAYS, ids=lambda p: getattr(p, "__name__", ""))
-def test_elsewhere_the_host_decides_and_the_report_says_why(fn, why, device, order):
+@pytest.mark.parametrize("case", sampled(branching.STAYS, 3), ids=lambda case: case[0].__name__)
+def test_elsewhere_the_host_decides_and_the_report_says_why(case, device, order):
+    fn, why = case
     stats = same_in_each_call(fn, device, order)
     lines = [line for row in stats.graphs for line in row.report]
     assert any("the host decides: " in line and why in line for line in lines), lines

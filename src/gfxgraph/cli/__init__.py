@@ -6,6 +6,7 @@ torch, transformers and modules that import them are imported inside the command
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -93,10 +94,11 @@ def main(
 ) -> None:
     """Run any PyTorch inference function as a CUDA or HIP graph."""
     from .. import _start
-    from ..tables import fit
+    from ..tables import WIDTH, fit
 
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         fit(shutil.get_terminal_size().columns)
+        context.call_on_close(functools.partial(fit, WIDTH))
     from ..errors import SettingError, TorchVersionError
 
     if context.invoked_subcommand in _WITHOUT_TORCH:

@@ -247,7 +247,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         except BaseException:  # nobody else knows yet that a capture has begun
             self._abandon()
             raise
-        log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
+        self._log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
 
     def capture_end(self) -> None:
         """End the capture, on the stream on which it began.
@@ -306,7 +306,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
         tally.add("capture_count")
         if not is_inside_gfxgraph():
             tally.captured(BY_HAND)
-        log(logging.DEBUG, "capture_end", pool=self._capture_pool)
+        self._log(logging.DEBUG, "capture_end", pool=self._capture_pool)
 
     @staticmethod
     def capturing_here() -> NativeGraph | None:
@@ -400,7 +400,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             try:
                 super().capture_end()
             except RuntimeError as error:  # what raised came after torch's clean-up
-                log(logging.DEBUG, "capture_was_cleaned_up", error=str(error))
+                self._log(logging.DEBUG, "capture_was_cleaned_up", error=str(error))
             if not self.owns_pool and (index, pool) not in _keepers:
                 keeper = _Base()
                 _Base.capture_begin(keeper, pool=pool, capture_error_mode="thread_local")
@@ -665,16 +665,21 @@ class NativeGraph(_Base):  # type: ignore[misc]
         log(logging.WARNING, "graph_released", because=why)
         self.reset()
 
+    def _log(self, level: int, event: str, **facts: Any) -> None:
+        """Log, but not in the middle of a recorded run, which would take that for its own."""
+        if not self.is_trial:
+            log(level, event, **facts)
+
     def _abandon(self) -> None:
         """End a capture whose graph nobody wants any more."""
         if self._capture_stream is None:
             return
-        log(logging.INFO, "capture_abandoned", pool=self._capture_pool)
+        self._log(logging.INFO, "capture_abandoned", pool=self._capture_pool)
         with current_device().set_stream(self._capture_stream):
             try:
                 self.capture_end()
             except RuntimeError as error:  # capture_end() has cleaned up
-                log(logging.DEBUG, "abandoned_capture_was_invalid", error=str(error))
+                self._log(logging.DEBUG, "abandoned_capture_was_invalid", error=str(error))
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "counter", None) is None:  # the constructor raised
