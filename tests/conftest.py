@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import gfxgraph
+from gfxgraph import tables
 from gfxgraph.stats import tally
 from tests.helpers.devices import HAS_GPU
 
@@ -43,8 +44,9 @@ def device() -> str:
 
 @pytest.fixture(autouse=True)
 def fresh_counters() -> Iterator[None]:
-    """Counters of the process start at zero, and nothing stays enabled."""
+    """Counters of the process start at zero, and nothing stays enabled or narrow."""
     tally.clear()
+    tables.fit(tables.WIDTH)
     torch.manual_seed(0)
     yield
     gfxgraph.disable()

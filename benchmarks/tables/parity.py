@@ -20,9 +20,11 @@ HEAD = """# Capabilities of CUDA graphs: `parity`
 `gfxgraph parity` says which capabilities of CUDA graphs a machine has. It proves each by a small
 program that compares values, such as the result of a replay on new input.
 
-    gfxgraph parity                       # this machine
-    gfxgraph parity --only driver         # one group: driver, capture, torch or gfxgraph
-    gfxgraph parity --json --out parity.json
+```sh
+gfxgraph parity                       # this machine
+gfxgraph parity --only driver         # one group: driver, capture, torch or gfxgraph
+gfxgraph parity --json --out parity.json
+```
 
 ```python
 report = gfxgraph.parity()

@@ -200,7 +200,8 @@ class Reader:
         os.environ.update(given, COLUMNS=COLUMNS)
         log, root = logging.getLogger("gfxgraph"), logging.getLogger()
         handlers, level = (log.handlers[:], root.handlers[:]), log.level
-        log.handlers[:], root.handlers[:], log.level = [], [], logging.WARNING  # as in a process
+        log.handlers[:], root.handlers[:] = [], []  # as in a process
+        log.setLevel(logging.WARNING)
         try:
             if command == "echo $?":
                 return f"{self._status}\n"
@@ -226,7 +227,7 @@ class Reader:
             return "" if target is not None else result.output
         finally:
             log.handlers[:], root.handlers[:] = handlers
-            log.level = level
+            log.setLevel(level)
             os.environ.clear()
             os.environ.update(old)
 
