@@ -46,6 +46,7 @@ def device() -> str:
 def fresh_counters() -> Iterator[None]:
     """Counters of the process start at zero, and nothing stays enabled or narrow."""
     tally.clear()
+    os.environ.pop("COLUMNS", None)  # a module that a test imports may set it
     tables.fit(tables.WIDTH)
     torch.manual_seed(0)
     yield
