@@ -37,7 +37,7 @@ def agree(make: Any, arguments: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("name", sampled(FUNCTIONS, 4, of_long=5))
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 6, of_long=5))
 def test_memory_that_arguments_share_is_written_as_in_eager(device, name, arrangement):
     agree(pure(FUNCTIONS[name]), ARRANGEMENTS[arrangement])
 
@@ -80,7 +80,7 @@ def test_a_function_that_raises_or_branches_leaves_the_state_of_eager(device, na
 
 @pytest.mark.parametrize("writes", [False, True])
 @pytest.mark.parametrize("how", CATCHES)
-@pytest.mark.parametrize("operator", sampled(OPERATORS, 4, of_long=5))
+@pytest.mark.parametrize("operator", sampled(OPERATORS, 6, of_long=5))
 def test_an_error_of_an_operator_is_caught_as_in_eager(device, operator, how, writes):
     graphs = []
 
@@ -255,7 +255,7 @@ POOLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("name", sampled(ROWS, 4, of_long=5))
+@pytest.mark.parametrize("name", sampled(ROWS, 6, of_long=5))
 def test_padding_never_reaches_a_row_that_was_asked_for(device, name, pool):
     agree(pure(ROWS[name]), rows, wrap=POOLS[pool], calls=10)
 
