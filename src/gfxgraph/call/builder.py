@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from ..interpose.interrupts import interrupt_in
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..record.explain import some
-from ..stats import tally
+from ..stats import log, tally
 from .body import Body, ChangesArgument, Counts, result_and_stored
 from .budget import admit
 from .compiled import Compiled
@@ -172,7 +173,7 @@ class Builder:
                 return _as_ours(error)
             self._entries.autograd |= isinstance(error, AroundAutograd)
             if isinstance(error, OutgrownError) and wanted.extends is not None:
-                self._capture_anew(wanted.key, wanted.extends)
+                self._capture_anew(wanted.key, wanted.extends, str(error))
                 return None
             if isinstance(error, EffectsError) and self._may_go_on(error, wanted.call, answers):
                 return None
@@ -258,11 +259,12 @@ class Builder:
         elif tree is not None:
             entry.take_over(tree)
             if entry.captured is not None and entry.captured.could_be_lowered:
-                self._capture_anew(key, entry)
+                self._capture_anew(key, entry, "calls have gone each way, so the device can decide")
 
-    def _capture_anew(self, key: Any, entry: Entry) -> None:
-        """Let go of a tree: calls have gone each way now, and the device can decide instead."""
+    def _capture_anew(self, key: Any, entry: Entry, why: str) -> None:
+        """Let go of a tree: the next call captures one in which the device decides elsewhere."""
         entries = self._entries
+        log(logging.INFO, "captured_anew", function=entries.name, because=why)
         with entries.lock:
             if entries.get(key) is entry:
                 entries.drop(key)

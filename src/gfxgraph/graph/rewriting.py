@@ -24,22 +24,7 @@ from typing import Any
 from ..errors import CaptureError
 from .sites import SCOPES, Found, Site, Whole, sites_of, tests_of, turn_of
 
-__all__ = ["HELPERS", "Rewritten"]
-
-HELPERS = (
-    "lowers",
-    "loop",
-    "choose",
-    "ran",
-    "turns",
-    "both",
-    "either",
-    "negated",
-    "compared",
-    "item",
-    "called",
-)
-"""Names of the functions that rewritten code calls; see ``lowering.py``."""
+__all__ = ["Rewritten"]
 
 _PLACEHOLDER = "gfxgraph: "
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -108,7 +93,7 @@ class Rewritten:
 
         Args:
             chosen: numbers of these sites.
-            helpers: the functions of :data:`HELPERS`.
+            helpers: name -> function, for what the code calls in their place.
 
         Raises:
             CaptureError: Python cannot compile it.

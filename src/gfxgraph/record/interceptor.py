@@ -250,7 +250,7 @@ class Interceptor:
     def reads_on_host(self, tensors: Iterable[torch.Tensor]) -> None:
         """The host has read these, which are in its memory; a graph uses what came out."""
 
-    def tells_apart(self, tensor: Any, func: Any) -> None:
+    def tells_apart(self, tensor: Any) -> None:
         """The function asks what tells a tensor from a copy of it."""
 
     def holds(self, tensor: torch.Tensor, name: str, value: Any) -> None:
@@ -378,7 +378,7 @@ class Interceptor:
                 with self._modes[1]:
                     return self.function(func, args, kwargs)
             if func in TELLS_APART and args and not (self.quiet or self.handling):
-                self.tells_apart(args[0], func)
+                self.tells_apart(args[0])
             if func in _SPECIAL:
                 return self.function(func, args, kwargs)
             return func(*args, **kwargs)

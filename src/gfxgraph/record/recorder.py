@@ -293,7 +293,7 @@ class Recorder(Interceptor):
         finally:
             self._made_here = before
 
-    def tells_apart(self, tensor: Any, func: Any) -> None:
+    def tells_apart(self, tensor: Any) -> None:
         """Raise if the tensor may be another one in the next call."""
         if self._protected and isinstance(tensor, torch.Tensor):
             with self.unseen():
