@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.errors import ArgumentError
+from gfxgraph.errors import ArgumentError, CaptureError
 
 
 @pytest.fixture(autouse=True)
@@ -357,15 +357,80 @@ def test_without_branching_the_reason_says_why_the_host_decides(device):
     assert "the host decides while_loop(): it changes" in reason and "Tensor.item()" in reason
 
 
-def test_no_body_of_a_capture_by_hand_draws_random_numbers(device):
+def attention(y, dropout):
+    heads = y.view(1, 1, 4, 2)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(heads, heads, heads, dropout_p=dropout).reshape(8)
+
+
+def decisions(body):
+    """Ways to put ``body`` into one of a conditional node."""
+
+    def nested(x):
+        return gfxgraph.cond(x.sum() > 0, lambda y: decisions(body)[0](y), torch.neg, x)
+
+    return [
+        lambda x: gfxgraph.while_loop(torch.any, body, x, max_turns=3)[0],
+        lambda x: gfxgraph.cond(x.sum() > 0, torch.neg, body, x),
+        lambda x: gfxgraph.switch((x.sum() > 0).int(), [torch.neg, torch.abs, body], x),
+        nested,
+    ]
+
+
+@pytest.mark.parametrize("which", range(4), ids=["while_loop", "cond", "switch", "nested"])
+@pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference"])
+def test_no_body_of_a_capture_by_hand_draws_random_numbers(device, which, inference):
     x = values(device, 3)
+    drawing = [
+        lambda y: y + torch.rand_like(y),
+        lambda y: torch.nn.functional.dropout(y),
+        lambda y: y.clone().bernoulli_(0.5),
+        lambda y: torch.randperm(8, device=y.device).float(),
+        lambda y: attention(y, 0.5),
+    ]
+    with torch.inference_mode(inference):
+        for body in drawing:
+            fn = decisions(body)[which]
+            with pytest.raises(CaptureError, match="draws random numbers, and no body"):
+                captured_by_hand(device, functools.partial(fn, x))
+
+        # The process can capture and draw as before.
+        for body in (lambda y: attention(y, 0.0), lambda y: torch.dropout(y, 0.5, False)):
+            fn = decisions(body)[which]
+            graph, out = captured_by_hand(device, functools.partial(fn, x))
+            graph.replay()
+            torch.testing.assert_close(out, fn(x), rtol=0, atol=0)
+        graph, out = captured_by_hand(device, functools.partial(torch.rand_like, x))
+        torch.manual_seed(3)
+        graph.replay()
+        torch.manual_seed(3)
+        torch.testing.assert_close(out, torch.rand_like(x), rtol=0, atol=0)
+
+
+def test_no_graph_holds_a_part_of_a_body(device):
+    x, graph = values(device, 3), gfxgraph.BridgedCUDAGraph()
+
+    def fails(y):
+        y.add_(1)
+        raise ValueError("in the middle")
 
     def fn():
-        return gfxgraph.while_loop(torch.any, lambda y: y + torch.rand_like(y), x, max_turns=3)
+        try:
+            return gfxgraph.cond(x.sum() > 0, fails, torch.neg, x)
+        except ValueError:
+            return x + 1
 
-    # On a GPU torch refuses it, in its own words.
-    with pytest.raises(RuntimeError, match="random numbers" if device == "cpu" else ""):
-        captured_by_hand(device, fn)
+    with pytest.raises(CaptureError, match="a part: ValueError: in the middle"):
+        if device == "cuda":
+            with torch.cuda.graph(graph):
+                fn()
+        else:
+            graph.capture_begin()
+            fn()
+            graph.capture_end()
+    graph, out = captured_by_hand(device, lambda: x * 2)
+    graph.replay()
+    torch.testing.assert_close(out, x * 2)
 
 
 def test_casts_of_weights_in_a_branch_are_not_used_outside_of_it(device):

@@ -27,7 +27,6 @@ from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
     ALLOCATIONS,
-    draws_in,
     is_composite,
     is_view,
     outside_of_modes,
@@ -161,7 +160,6 @@ class Capture:
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
         self._failure: str | None = None
-        self._bodies = 0  # how many bodies of conditional nodes it is in
         self._shapes = ShapeInference()
         # Tensors that are on the host also where there is a GPU, by storage.
         self._on_host: dict[int, torch.UntypedStorage] = {}
@@ -212,13 +210,11 @@ class Capture:
     def of_body(self, body: Callable[[], None]) -> list[Operation]:
         """The operations of ``body``, which are no operations of this list."""
         before, self.operations = self.operations, []
-        self._bodies += 1
         try:
             body()
             return self.operations
         finally:
             self.operations = before
-            self._bodies -= 1
 
     def _see(self) -> None:
         self._replaced = _host_calls_replaced()
@@ -335,10 +331,6 @@ class Capture:
     ) -> None:
         """Refuse operations on the device that CUDA refuses."""
         name = op._schema.name
-        if self._bodies and draws_in(op, args, kwargs):
-            self.fail(
-                CaptureForbidden(f"{op}: no body of a conditional node can draw random numbers.")
-            )
         call = Call(op, args, kwargs, self.on_host)
         why = refusal(call)
         if why is not None:

@@ -24,7 +24,8 @@ import torch.utils._pytree as pytree
 
 from ..device import PoolHandle, current_device, index_of
 from ..device.base import Decision
-from ..device.overrides import WithoutModes
+from ..device.operators import draws_in, is_composite, run_composite
+from ..device.overrides import UnwrappedDispatchMode, WithoutModes, are_spread
 from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
 from ..interpose.interrupts import interrupt_in
 from ..interpose.opaque import opaque
@@ -34,7 +35,7 @@ from ..record.explain import some
 from ..record.interceptor import current_interceptor, is_looked_away_from
 from ..record.recorder import Recorder
 from .host_state import HostState
-from .locks import LOCK, no_garbage_collection
+from .locks import LOCK, is_inside_gfxgraph, no_garbage_collection
 from .native import NativeGraph
 from .state import PythonState
 from .tracer import Tracer, ends_empty
@@ -299,10 +300,16 @@ class _Add:
         device = current_device()
         # Nor may a body get the workspace of another graph's, or leave its own to one.
         device.clear_library_workspaces()
+        graph = NativeGraph.capturing_here()
+        pool = _pool_of_others(self._index) if graph is None else graph.pool_of_bodies()
+        if not is_inside_gfxgraph():  # what a graphed function draws, a trial has found
+            bodies = list(map(_without_draws, bodies))
         try:
-            graph = NativeGraph.capturing_here()
-            pool = _pool_of_others(self._index) if graph is None else graph.pool_of_bodies()
             device.add_conditional(self._index, decision, bodies, pool)
+        except BaseException as error:
+            if graph is not None:
+                graph.holds_part_of = one_line(error)
+            raise
         finally:
             device.clear_library_workspaces()
             torch.set_autocast_cache_enabled(caches)
@@ -310,6 +317,34 @@ class _Add:
     def outside(self) -> Any:
         """Allocate as the code around the body does."""
         return current_device().set_stream(self._stream)
+
+
+class _NoDraws(UnwrappedDispatchMode):
+    """Refuses operators that draw random numbers.
+
+    torch 2.11 captures them into a body, and each turn of a replay draws the same numbers then.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if types and are_spread(types):
+            return NotImplemented
+        if is_composite(func):
+            return run_composite(func, args, kwargs, self)
+        if draws_in(func, args, kwargs):
+            raise CaptureError(
+                f"{func} draws random numbers, and no body of a conditional node can: each turn "
+                "of a replay would draw the same. Draw them before, and give them to the body."
+            )
+        return func(*args, **kwargs)
+
+
+def _without_draws(body: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        with _NoDraws():  # type: ignore[no-untyped-call, unused-ignore]
+            body()
+
+    return run
 
 
 @cache

@@ -153,6 +153,8 @@ class NativeGraph(_Base):  # type: ignore[misc]
         self.is_trial = False
         #: Set by whoever ends a capture whose body has raised: what it holds is a part of the body.
         self.body_raised = False
+        #: The error that ended a body of a conditional node in it, which holds a part of that now.
+        self.holds_part_of = ""
         #: What the capture under way issued, and what ends looking at that.
         self._issued = collectives.Issued()
         self._look_away: Callable[[], None] = lambda: None
@@ -236,7 +238,7 @@ class NativeGraph(_Base):  # type: ignore[misc]
             self._issued = collectives.Issued(lambda: device.kind == "emulated")
             self._look_away = collectives.observe(self._issued)
             self.owns_pool = pool is None
-            self._liveness, self.body_raised = None, False
+            self._liveness, self.body_raised, self.holds_part_of = None, False, ""
             # Our own captures keep alive what they read.
             if check_input_liveness or (self.check_liveness and not is_inside_gfxgraph()):
                 self._liveness = InputLiveness()
@@ -284,9 +286,15 @@ class NativeGraph(_Base):  # type: ignore[misc]
                 return  # the first error goes on
             raise
         self._ended()
-        if self._issued.stopped is not None:  # the block went on without it
-            stopped = self._issued.stopped.error()
-            _count_failure(str(stopped).partition("\n")[0])
+        stopped = None if self._issued.stopped is None else self._issued.stopped.error()
+        if self.holds_part_of:
+            stopped = stopped or CaptureError(
+                "capture_end(): an error ended a body of a conditional node, of which the graph "
+                f"holds a part: {self.holds_part_of}"
+            )
+        if stopped is not None:  # the block may have gone on without it
+            if not self.is_trial:
+                _count_failure(str(stopped).partition("\n")[0])
             super().reset()
             if self.body_raised:
                 return
