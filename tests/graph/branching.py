@@ -322,6 +322,16 @@ def floats(x):
 
 
 @fits
+def float_with_int(x):
+    large = x.sum() * 0 + 2.0**24  # float32 has no 2**24 + 1
+    if large.item() < 2**24 + 1 and not x.sum().item() <= 1:
+        y = x * 2
+    else:
+        y = x - 1
+    return y + 0
+
+
+@fits
 def out_in_list(x):
     y = x
     if x.sum() > 0:
@@ -452,7 +462,7 @@ def break_i(x):
 
 @stays("numbers of several types")
 def float_mixed(x):
-    if x.sum().item() > 1:
+    if x.sum().long().item() > 1.5:
         y = x * 2
     else:
         y = x - 1

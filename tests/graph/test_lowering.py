@@ -113,6 +113,80 @@ def halved(x):
     return x + 0
 
 
+def steps(x):
+    """Three operators."""
+    return (x * 0.5).sin() + 0.1
+
+
+def counts_down(x):
+    left = x.new_full((), 3)
+    while left > 0:
+        x, left = steps(x), left - 1
+    return x
+
+
+def ends_in_the_middle(x):
+    for _ in range(20):
+        x = steps(x)
+        if x.sum().item() < 2:
+            break
+    return x
+
+
+def has_two_conditions(x):
+    while x.norm() > 1:
+        x = steps(x)
+        if x.sum() < 2:
+            break
+    return x
+
+
+def returns_a_flag(x):
+    def turn(x, goes_on):
+        x = steps(x)
+        return x, x.norm() > 1
+
+    return gfxgraph.while_loop(lambda x, goes_on: goes_on, turn, x, x.norm() > 1, max_turns=5)[0]
+
+
+def counts_in_two_dtypes(x):
+    turns = torch.zeros((), dtype=torch.int64, device=x.device)
+    while x.norm() > 1:
+        x, turns = steps(x), turns + 1
+    return x, turns
+
+
+TURNS = {
+    # What a turn does beside its three steps.
+    counts_down: ["sub", "_foreach_copy_", "gt"],
+    ends_in_the_middle: ["sum", "_to_copy", "lt", "logical_not", "copy_"],
+    has_two_conditions: [
+        *("sum", "lt", "logical_not", "copy_"),
+        *("linalg_vector_norm", "gt", "logical_and"),
+    ],
+    returns_a_flag: ["linalg_vector_norm", "gt", "copy_", "copy_"],
+    counts_in_two_dtypes: ["add", "copy_", "copy_", "linalg_vector_norm", "gt"],
+}
+
+
+@pytest.mark.parametrize("fn", TURNS, ids=lambda fn: fn.__name__)
+def test_a_turn_is_the_operators_of_the_function_and_one_copy_of_each_dtype(fn, device):
+    if device == "cuda":
+        pytest.skip("the nodes of a GPU have the names of kernels")
+    gfxgraph.enable(debug=True)
+    try:
+        graph, x = gfxgraph.graphed(fn, branching="device"), torch.full((8,), 2.0)
+        for _ in range(3):
+            torch.testing.assert_close(graph(x), fn(x), rtol=0, atol=0)
+        (found,) = gfxgraph.inspect(graph, x).graphs
+    finally:
+        gfxgraph.disable()
+    names = [node.name.removeprefix("aten::").partition(".")[0] for node in found.nodes]
+    turn = names[[node.type for node in found.nodes].index("body 0") + 1 :]
+    assert [name for name in turn if name][:3] == ["mul", "sin", "add"]
+    assert turn[3:] == TURNS[fn]
+
+
 def test_a_function_has_its_own_code_again_after_the_capture(device):
     code = halved.__code__
     graph = gfxgraph.graphed(halved, branching="device")

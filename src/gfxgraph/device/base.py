@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from .nodes import Binder, Node, NodesOfCapture, Parameters, Place
 
 __all__ = [
+    "Body",
     "Decision",
     "Device",
     "DeviceFacts",
@@ -70,6 +71,11 @@ class DeviceFacts:
     torch: str
     memory_total: int
     memory_free: int
+
+
+Body: TypeAlias = "Callable[[], torch.Tensor | None]"
+"""Does what a body of a conditional node does. That of a ``"while"`` gives the value of the next
+turn, like that of its :class:`Decision`; others give ``None``."""
 
 
 class Decision(NamedTuple):
@@ -282,14 +288,14 @@ class Device(Protocol):
         self,
         index: int,
         decision: Decision,
-        bodies: Sequence[Callable[[], None]],
+        bodies: Sequence[Body],
         pool: PoolHandle,
     ) -> None:
         """Put a decision into the capture of the current stream.
 
         Args:
             index: of the device.
-            decision: what it decides by; what runs in a body may write to its value.
+            decision: what it decides by. A body may write to its value, which is read before.
             bodies: each is called once, and what it does becomes a body of the node.
             pool: of :meth:`held_pool`, where the memory comes from that they allocate.
 

@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 
 from ..errors import ArgumentError, CaptureError, DeviceError
 from . import capture_rules as rules
-from .base import Decision, DeviceFacts, Executables, PoolHandle, generator_id
+from .base import Body, Decision, DeviceFacts, Executables, PoolHandle, generator_id
 from .emulated_capture import (
     Capture,
     Choice,
@@ -219,13 +219,13 @@ class _NodesOfCapture:
         self._capture = capture
 
     def count(self) -> int:
-        return len(self._capture.operations)
+        return len(self._capture.own)
 
     def newest(self) -> Sequence[int]:
         return [position + 1 for position in self._capture.newest()]
 
     def read(self) -> list[Node]:
-        return list(map(_node, self._capture.operations))
+        return list(map(_node, self._capture.own))
 
 
 _streams = itertools.count(1)
@@ -393,7 +393,7 @@ class EmulatedDevice:
         self,
         index: int,
         decision: Decision,
-        bodies: Sequence[Callable[[], None]],
+        bodies: Sequence[Body],
         pool: PoolHandle,
     ) -> None:
         """See :class:`~gfxgraph.device.base.Device`; memory comes from the pool of the capture."""

@@ -21,7 +21,7 @@ from ..interpose.dynamo import step_aside, step_back
 from ..interpose.interrupts import held_back
 from ..interpose.patch import intercept
 from . import capture_rules as rules
-from .base import Decision, generator_id
+from .base import Body, Decision, generator_id
 from .emulated_memory import MemoryPool
 from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
@@ -73,10 +73,12 @@ class Choice(NamedTuple):
     Attributes:
         decision: what it decides by; its value is the argument of the operation.
         bodies: the operations of each body.
+        goes_on: of a ``"while"``, the value after a turn.
     """
 
     decision: Decision
     bodies: list[list[Operation]]
+    goes_on: torch.Tensor | None
 
     def __call__(self, value: torch.Tensor) -> None:
         """Run the bodies as the value says."""
@@ -87,6 +89,8 @@ class Choice(NamedTuple):
                 if not value:
                     break
                 self._run(0)
+                assert self.goes_on is not None
+                value = self.goes_on
         else:
             self._run(int(value) if kind == "switch" else int(not value))
 
@@ -155,7 +159,9 @@ class Capture:
 
     def __init__(self, pool: MemoryPool, generators: frozenset[int]) -> None:
         self.pool = pool
+        #: Of what is captured now, the graph or a body in it; and of the graph itself.
         self.operations: list[Operation] = []
+        self.own = self.operations
         self.thread = threading.get_ident()
         self.is_open = False
         self._generators = generators | {generator_id(torch.default_generator)}
@@ -182,12 +188,12 @@ class Capture:
         """Put an operation at the end."""
         self.operations.append(operation)
 
-    def decide(self, decision: Decision, bodies: Sequence[Callable[[], None]]) -> None:
+    def decide(self, decision: Decision, bodies: Sequence[Body]) -> None:
         """Record a conditional node."""
-        parts = list(map(self.of_body, bodies))
+        parts, gave = zip(*map(self.of_body, bodies), strict=True)
         with outside_of_modes():
             value = self._internal(decision.value)
-        choice = Choice(decision._replace(value=value), parts)
+        choice = Choice(decision._replace(value=value), list(parts), gave[0])
         self.add(Operation(choice, (value,), {}, [None], self.newest()))
 
     def hold(
@@ -207,12 +213,13 @@ class Capture:
             self.add(Operation(HeldCall(call, None), args, kwargs, [None], self.newest()))
             return None
 
-    def of_body(self, body: Callable[[], None]) -> list[Operation]:
-        """The operations of ``body``, which are no operations of this list."""
+    def of_body(self, body: Body) -> tuple[list[Operation], torch.Tensor | None]:
+        """The operations of ``body``, which are no operations of this list, and what it gives."""
         before, self.operations = self.operations, []
         try:
-            body()
-            return self.operations
+            value = body()
+            with outside_of_modes():
+                return self.operations, None if value is None else self._internal(value)
         finally:
             self.operations = before
 

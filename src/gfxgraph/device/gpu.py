@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 
 from ..errors import DeviceError, MissingPackageError
 from ..stats import log
-from .base import Decision, DeviceFacts, PoolHandle
+from .base import Body, Decision, DeviceFacts, PoolHandle
 from .gpu_conditional import add_conditional, no_conditionals
 from .gpu_graphs import CudaExecutables, driver_of_executables
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
@@ -262,7 +262,7 @@ class GpuDevice:
         self,
         index: int,
         decision: Decision,
-        bodies: Sequence[Callable[[], None]],
+        bodies: Sequence[Body],
         pool: PoolHandle,
     ) -> None:
         """See :class:`Device`."""

@@ -8,7 +8,7 @@ and further conditional nodes ("Conditional Graph Nodes", CUDA Programming Guide
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from ctypes import c_int, c_uint64, c_void_p
 from functools import cache, partial
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError, DeviceError
-from .base import Decision, PoolHandle
+from .base import Body, Decision, PoolHandle
 from .gpu_streams import own_stream
 
 __all__ = ["add_conditional", "no_conditionals"]
@@ -69,12 +69,14 @@ def no_conditionals(index: int) -> str:
 
 
 def add_conditional(
-    index: int, decision: Decision, bodies: Sequence[Callable[[], None]], pool: PoolHandle
+    index: int, decision: Decision, bodies: Sequence[Body], pool: PoolHandle
 ) -> None:
     """Add conditional nodes to the capture of the current stream; see :class:`Device`."""
     if decision.kind == "while" or len(bodies) == 1 or _driver_version() >= _SEVERAL:
         _add(index, decision, bodies, pool)
         return
+    # A body may write to the value before the next node reads it.
+    decision = decision._replace(value=decision.value.clone())
     for number, body in enumerate(bodies):
         _add(index, decision, [body], pool, number)
 
@@ -82,7 +84,7 @@ def add_conditional(
 def _add(
     index: int,
     decision: Decision,
-    bodies: Sequence[Callable[[], None]],
+    bodies: Sequence[Body],
     pool: PoolHandle,
     only: int | None = None,
 ) -> None:
@@ -97,7 +99,7 @@ def _add(
     if decision.limit is not None:
         turns = torch.zeros((), dtype=torch.int32, device=decision.value.device)
     set_handle = partial(_set, index, handle, decision, turns, only)
-    set_handle()
+    set_handle(decision.value)
     graph, waits_for = _capture(stream)
     params = runtime.cudaGraphNodeParams()
     params.type = runtime.cudaGraphNodeType.cudaGraphNodeTypeConditional
@@ -121,9 +123,9 @@ def _add(
     )
     for body, into in zip(bodies, list(params.conditional.phGraph_out)[: len(bodies)], strict=True):
         with _captured_into(into, index, pool):
-            body()
-            if decision.kind == "while":
-                set_handle()
+            value = body()
+            if value is not None:  # the body of a loop
+                set_handle(value)
 
 
 @contextmanager
@@ -161,13 +163,17 @@ def _memory_of(index: int, pool: PoolHandle) -> Iterator[None]:
 
 
 def _set(
-    index: int, handle: Any, decision: Decision, turns: torch.Tensor | None, only: int | None
+    index: int,
+    handle: Any,
+    decision: Decision,
+    turns: torch.Tensor | None,
+    only: int | None,
+    value: torch.Tensor,
 ) -> None:
-    """Launch the kernel that sets ``handle`` by the value of the decision."""
+    """Launch the kernel that sets ``handle`` by ``value``."""
     from cuda.bindings import driver
 
     flag, number = _kernels(index)
-    value = decision.value
     if decision.kind == "switch":
         kernel, values = number, [int(handle), value.data_ptr(), -1 if only is None else only]
         types = [c_uint64, c_void_p, c_int]

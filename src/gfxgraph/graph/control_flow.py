@@ -23,7 +23,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..device import PoolHandle, current_device, index_of
-from ..device.base import Decision
+from ..device.base import Body, Decision
 from ..device.operators import draws_in, is_composite, run_composite
 from ..device.overrides import UnwrappedDispatchMode, WithoutModes, are_spread
 from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
@@ -213,7 +213,17 @@ class Choice:
 
 
 class Loop:
-    """One function, again and again; see :class:`Choice`."""
+    """One function, again and again; see :class:`Choice`.
+
+    Args:
+        cond_fn: see :func:`while_loop`.
+        body_fn: see there.
+        leaves: the carry.
+        spec: its tree.
+        limit: how many turns it makes at most.
+        asked: how many of the last leaves nobody but ``cond_fn`` reads. The device copies them to
+            no place of their own, so of those the result is not the last one.
+    """
 
     roots: tuple[Callable[..., Any], ...]
 
@@ -226,17 +236,19 @@ class Loop:
         leaves: list[torch.Tensor],
         spec: Any,
         limit: int | None,
+        asked: int = 0,
     ) -> None:
         self.functions = self.roots = (cond_fn, body_fn)
         self._leaves, self._spec, self._limit = leaves, spec, limit
+        self._kept = len(leaves) - asked
 
     def reads(self) -> list[torch.Tensor]:
         """What it is decided by."""
         return self._leaves
 
-    def _goes_on(self, carry: list[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
+    def _goes_on(self, carry: list[torch.Tensor]) -> torch.Tensor:
         value = self.functions[0](*pytree.tree_unflatten(carry, self._spec))
-        return flag("while_loop: what cond_fn gives", value, out)
+        return flag("while_loop: what cond_fn gives", value)
 
     def _turn(self, carry: list[torch.Tensor]) -> list[torch.Tensor]:
         result = self.functions[1](*pytree.tree_unflatten(carry, self._spec))
@@ -264,7 +276,7 @@ class Loop:
         value = self._goes_on(carry)
         _require_on_device([value])
 
-        def body() -> None:
+        def body() -> torch.Tensor:
             new = self._turn(carry)
             interceptor = current_interceptor()
             with nullcontext() if interceptor is None else interceptor.unseen():
@@ -275,8 +287,10 @@ class Loop:
                 ]
             # One of them may be where another is to go, as after a swap.
             new = [t.clone() if m else t for t, m in zip(new, moves, strict=True)]
-            _overwrite(carry, new)
-            self._goes_on(carry, out=value)
+            _overwrite(carry[: self._kept], new[: self._kept])
+            value = self._goes_on([*carry[: self._kept], *new[self._kept :]])
+            _require_on_device([value])
+            return value
 
         add(Decision("while", value, self._limit), [body])
         return pytree.tree_unflatten(carry, self._spec)
@@ -289,7 +303,7 @@ class _Add:
         self._index, self._tracer = index, tracer
         self._stream = current_device().current_stream(index)
 
-    def __call__(self, decision: Decision, bodies: Sequence[Callable[[], None]]) -> None:
+    def __call__(self, decision: Decision, bodies: Sequence[Body]) -> None:
         if self._tracer is not None and self._tracer.goes_through_again:
             for body in bodies:
                 body()
@@ -339,10 +353,10 @@ class _NoDraws(UnwrappedDispatchMode):
         return func(*args, **kwargs)
 
 
-def _without_draws(body: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
+def _without_draws(body: Body) -> Body:
+    def run() -> torch.Tensor | None:
         with _NoDraws():  # type: ignore[no-untyped-call, unused-ignore]
-            body()
+            return body()
 
     return run
 
@@ -491,15 +505,16 @@ def _check_callable(what: str, *functions: Any) -> None:
             raise ArgumentError(f"{what} is {_described(function)}: expected a function.")
 
 
-def flag(what: str, value: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Whether ``value`` is true, in memory of its own or in ``out``.
+def flag(what: str, value: Any) -> torch.Tensor:
+    """Whether ``value`` is true, as a bool without dimensions; of a bool, in its own memory.
 
     Raises:
         ArgumentError: it is no tensor of one element.
     """
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise ArgumentError(f"{what} is {_described(value)}: expected a tensor of one element.")
-    return torch.ne(value.detach().reshape(()), 0, out=out)
+    scalar: torch.Tensor = value.detach().reshape(())
+    return scalar if scalar.dtype is torch.bool else scalar != 0
 
 
 def _check_tensors(what: str, leaves: Sequence[Any]) -> None:
@@ -574,13 +589,29 @@ def _as_was(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy into ``targets``, none of which overlaps a source: one kernel for each dtype."""
     recorder = current_interceptor()
+    groups: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for n, (target, source) in enumerate(zip(targets, sources, strict=True)):
+        if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
+            raise CaptureError("autograd records what a function of a conditional node does.")
+        if source is not target:
+            key = target.dtype if target.dtype in _COPIED_TOGETHER else n
+            groups.setdefault(key, []).append((target, source))
     with recorder.unprotected() if isinstance(recorder, Recorder) else nullcontext():
-        for target, source in zip(targets, sources, strict=True):
-            if torch.is_grad_enabled() and (source.requires_grad or target.requires_grad):
-                raise CaptureError("autograd records what a function of a conditional node does.")
-            if source is not target:
-                target.copy_(source)
+        for pairs in groups.values():
+            if len(pairs) == 1:
+                pairs[0][0].copy_(pairs[0][1])
+            else:
+                torch._foreach_copy_([to for to, _ in pairs], [source for _, source in pairs])
+
+
+_COPIED_TOGETHER = frozenset(
+    {
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -24,13 +24,14 @@ import operator
 import threading
 import types
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
 
+from ..device.operators import outside_of_modes
 from ..errors import ArgumentError, CaptureError
 from ..interpose.codes import address
 from ..interpose.source import Source
@@ -357,7 +358,7 @@ def _loop(
     gave, count, device = _Gave(one), len(carry), carry[0].device
     state = list(carry)
     if ends:  # whether its last turn goes on
-        state.append(torch.ones((), dtype=torch.bool, device=device))
+        state.append(torch.ones((), dtype=torch.bool, device=device))  # only cond_fn reads it
 
     def cond_fn(*state: Any) -> torch.Tensor:
         test = goes_on(*state[:count])
@@ -375,7 +376,7 @@ def _loop(
         return (*new, *more)
 
     spec = pytree.tree_structure(tuple(state))
-    what = Loop(cond_fn, body_fn, state, spec, limit)
+    what = Loop(cond_fn, body_fn, state, spec, limit, asked=len(state) - count)
     what.roots = goes_on, turn
     result = _decided(one, what)
     new = tuple(result[:count])
@@ -433,8 +434,10 @@ def _compared(sites: _Sites, number: int, word: str, left: Any, right: Any) -> A
         raise sites[number].error("it compares a number with a tensor")
     sides = [side.value if isinstance(side, _Late) else side for side in (left, right)]
     kinds = set(map(_kind, sides))
-    # Python compares as exactly as these.
-    if kinds == {float}:
+    # Python compares as exactly as these: a double holds each such int.
+    if float in kinds and all(
+        _kind(s) is float or (type(s) in (int, bool) and abs(s) <= 2**53) for s in sides
+    ):
         dtype = torch.float64
     elif kinds <= {int, bool} and all(
         isinstance(s, torch.Tensor) or -_MOST <= s < _MOST for s in sides
@@ -535,8 +538,7 @@ def _require_plain(one: _Chosen, tensor: torch.Tensor) -> None:
         raise one.error(f"it gives a {type(tensor).__name__} that a copy is not")
     if tensor.requires_grad:
         raise one.error("it gives a tensor that requires a gradient")
-    interceptor = current_interceptor()
-    with nullcontext() if interceptor is None else interceptor.unseen():
+    with outside_of_modes():
         dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
     if not dense:
         raise one.error(f"it gives a tensor with gaps, of strides {tensor.stride()}")

@@ -11,12 +11,12 @@ import itertools
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from ..device.base import Decision
+from ..device.base import Body, Decision
 from ..device.capture_rules import SYNCHRONISATION
 from ..device.emulated_capture import Capture, Operation, current_capture
 from ..device.emulated_memory import MemoryPool
@@ -378,18 +378,26 @@ class DeviceCapture(Capture):
         self._before.append(clock)
         super().add(operation)
 
-    def decide(self, decision: Decision, bodies: Sequence[Callable[[], None]]) -> None:
+    def decide(self, decision: Decision, bodies: Sequence[Body]) -> None:
         """Record a conditional node, which reads the memory behind its tensor."""
         value = inside(decision.value)
         self.issue([value], [])
         super().decide(decision._replace(value=value), bodies)
 
-    def of_body(self, body: Callable[[], None]) -> list[Operation]:
-        """The operations of ``body``, whose positions are their own."""
+    def of_body(self, body: Body) -> tuple[list[Operation], torch.Tensor | None]:
+        """The operations of ``body``, whose positions are their own, and what it gives."""
         before = self._positions, self._before
         self._positions, self._before = {}, []
+
+        def issued() -> torch.Tensor | None:
+            value = body()
+            if value is None:
+                return None
+            self.issue([inside(value)], [])
+            return inside(value)
+
         try:
-            return super().of_body(body)
+            return super().of_body(issued)
         finally:
             self._positions, self._before = before
 
