@@ -30,7 +30,7 @@ from .budget import admit
 from .compiled import Compiled
 from .entries import Entries
 from .entry import SHARED, Entry, Refusal
-from .faster import NotWorthIt, graph_of_compiled, note_not_compiled
+from .faster import NotWorthIt, device_is_faster, graph_of_compiled, note_not_compiled
 from .held import Held
 from .key import Call, describe_key, what_moved
 from .layout import LayoutKey
@@ -122,13 +122,19 @@ class Builder:
         self.graph_pools = graph_pools
         self._entries, self._options, self._keys = entries, options, keys
         self.compiled = self._new_compiled()
-        self._ways = Ways() if options.branching == "device" else None
+        self._ways = self._new_ways()
         self.together: Together | None = None
 
     def forget(self) -> None:
         """Start anew."""
         self.graph_pools.clear()
         self.compiled = self._new_compiled()
+
+    def _new_ways(self) -> Ways | None:
+        measures, options = self._options.branching == "auto", self._options
+        # Padding could decide; and of compiled code another choice is made.
+        never = measures and (options.buckets is not None or options.compile is not None)
+        return None if never or options.branching == "off" else Ways(measures)
 
     def _new_compiled(self) -> Compiled | None:
         how = self._options.compile
@@ -162,6 +168,7 @@ class Builder:
                     raise
                 wanted = replace(wanted, key=self._keys.key_of(wanted.call))
                 entry = self._entry(wanted)
+            wanted, entry = self._the_faster(wanted, entry)
             self._keep(wanted, entry, found, answers)
             return None
         except Exception as error:  # the caller has his result: whatever it is, it is no graph
@@ -258,8 +265,47 @@ class Builder:
             entry.release()
         elif tree is not None:
             entry.take_over(tree)
-            if entry.captured is not None and entry.captured.could_be_lowered:
+            could_be_lowered = entry.captured is not None and entry.captured.could_be_lowered
+            if could_be_lowered and self._ways is not None and not self._ways.measures:
                 self._capture_anew(key, entry, "calls have gone each way, so the device can decide")
+
+    def _the_faster(self, wanted: Wanted, entry: Entry) -> tuple[Wanted, Entry]:
+        """What was captured, or a new graph in which the device decides, if it could and that pays.
+
+        The device decides under the same proofs as with ``branching="device"``. Nothing of what the
+        calls do that are timed is left behind.
+        """
+        tree = entry.captured
+        if tree is None or self._ways is None or not tree.could_be_lowered:
+            return wanted, entry
+        if not self._ways.measures:
+            tree.time_call = None
+            return wanted, entry
+        anew, other = replace(wanted, extends=None), None
+        try:
+            other = self._capture(anew, timed=True, lowers=True)
+            is_faster, tree.measured = device_is_faster(tree, other.captured)
+        except Exception as error:
+            if interrupt_in(error):
+                _undo(entry)
+                raise
+            is_faster, tree.measured = False, f"not tried: {error}"
+        finally:
+            tree.time_call = None  # it holds what it takes to get back to the state of now
+            if other is not None and other.captured is not None:
+                other.captured.time_call = None
+        kept, gone = (other, entry) if is_faster and other is not None else (entry, other)
+        if gone is not None:
+            _undo(gone)
+        if kept is entry:
+            tree.report.append(f"the host decides: {tree.measured}")
+            return wanted, entry
+        assert kept.captured is not None
+        kept.captured.measured = tree.measured
+        kept.captured.report.append(f"the device decides: {tree.measured}")
+        if wanted.extends is not None:
+            self._capture_anew(wanted.key, wanted.extends, tree.measured)
+        return anew, kept
 
     def _capture_anew(self, key: Any, entry: Entry, why: str) -> None:
         """Let go of a tree: the next call captures one in which the device decides elsewhere."""
@@ -331,8 +377,20 @@ class Builder:
                 self._keys.objects.learn_counters(error.places)
         return self._capture(wanted, code, timed)
 
-    def _capture(self, wanted: Wanted, code: Compiled | None = None, timed: bool = False) -> Entry:
+    def _capture(
+        self,
+        wanted: Wanted,
+        code: Compiled | None = None,
+        timed: bool = False,
+        lowers: bool = False,
+    ) -> Entry:
         """Capture the function, or the compiled code of it.
+
+        Args:
+            wanted: what to capture.
+            code: the compiled code.
+            timed: whether calls are to be timed.
+            lowers: whether the device decides where it can, as with ``branching="device"``.
 
         Raises:
             Exception: see :func:`~gfxgraph.graph.capture.capture`; or nobody could use the graph.
@@ -349,7 +407,7 @@ class Builder:
         ours = leaves if wanted.result is NO_MATCH else ()
         allocated = max(0, current_device().allocated(index) - sum(map(bytes_of, ours)))
 
-        body, target = self._target(wanted, code, torch_device, met, first)
+        body, target = self._target(wanted, code, torch_device, met, first, lowers)
         static_inputs = target.inputs
         own_statics, input_bytes = list(static_inputs), graph_pool.input_bytes
         site = _Site(graph_pool, allocated, target, extended, leaves)
@@ -378,7 +436,7 @@ class Builder:
             )
         idles = lift is not None and captured.root.launch is None and captured.root.step is None
         if refusal is not None or (idles and self._options.fallback == "eager"):
-            (captured.root if captured.graft is None else captured.graft.child).reset()
+            _reset(captured)
             raise NotWorthIt(NO_WORK) if refusal is None else CaptureError(refusal)
         if tree is not None:
             entry = tree.with_path(captured, static_inputs, leaves, body.out_spec)
@@ -416,6 +474,7 @@ class Builder:
         device: torch.device,
         met: Objects,
         first: tuple[list[torch.Tensor], Spec] | None,
+        lowers: bool,
     ) -> tuple[Body, Target]:
         """The function on static inputs; ``met`` has seen the objects of the ``first`` result."""
         fn, leaves, spec = wanted.call.fn, wanted.call.leaves, wanted.call.spec
@@ -438,6 +497,7 @@ class Builder:
             objects=body.objects,
             is_lifted=body.is_lifted,
             ways=self._ways,
+            lowers=lowers or self._options.branching == "device",
         )
         known = self._keys.objects
         body.there, body.apart, body.may_store = met.met(), known.classes, self._may_store
@@ -568,6 +628,19 @@ class Builder:
             if graph_pool is None:
                 graph_pool = self.graph_pools[index] = GraphPool(current_device(), index)
             return graph_pool
+
+
+def _reset(captured: CapturedGraph) -> None:
+    """Release what was captured now."""
+    (captured.root if captured.graft is None else captured.graft.child).reset()
+
+
+def _undo(entry: Entry) -> None:
+    """Release an entry that nobody keeps; of a path, the tree stays."""
+    if entry.captured is not None and entry.captured.graft is not None:
+        _reset(entry.captured)
+    else:
+        entry.release()
 
 
 def _as_ours(error: Exception) -> GfxGraphError:

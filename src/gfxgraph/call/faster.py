@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ..device import current_device
 from ..errors import CaptureError, CompileError
+from ..graph.captured import CapturedGraph
 from ..interpose.interrupts import interrupt_in
 from ..stats import log, tally
 from .compiled import Compiled
@@ -16,11 +17,15 @@ from .entries import Entries
 from .entry import Entry
 from .options import Options
 
-__all__ = ["Capture", "NotWorthIt", "graph_of_compiled", "note_not_compiled"]
+__all__ = ["Capture", "NotWorthIt", "device_is_faster", "graph_of_compiled", "note_not_compiled"]
 
 # Calls that are timed to choose between two graphs and none, and those before.
 _ROUNDS = 20
 _ROUNDS_OF_WARMTH = 5
+
+# Of calls that are timed to choose who decides: how many rounds, and seconds that all may take.
+_FEW_ROUNDS = 7
+_SECONDS = 0.25
 
 
 class NotWorthIt(CaptureError):
@@ -61,6 +66,36 @@ def graph_of_compiled(
             return compiled
         return _the_faster(compiled, capture, entries.name, options.fallback == "eager")
     return note_not_compiled(entries, capture(), reason)
+
+
+def device_is_faster(host: CapturedGraph, device: CapturedGraph | None) -> tuple[bool, str]:
+    """Whether a call is faster where the device decides, and how long it takes either way.
+
+    Args:
+        host: the graphs between which the host decides; the path of one call is timed.
+        device: a graph of the same function in which the device decides.
+    """
+    times = _deciding_us(host, device)
+    if not times:
+        return True, "not timed: the emulated device has no host to wait for"
+    of_host, of_device = times
+    verdict = f"{of_device:.1f} us a call if the device does, {of_host:.1f} us if the host does"
+    log(logging.INFO, "measured", kept="device" if of_device < of_host else "host", because=verdict)
+    return of_device < of_host, verdict
+
+
+def _deciding_us(host: CapturedGraph, device: CapturedGraph | None) -> list[float]:
+    """Median microseconds of a call where the host decides, and where the device does, in turn.
+
+    Empty on the emulated device.
+    """
+    if current_device().kind == "emulated" or device is None:
+        return []
+    assert host.time_call is not None and device.time_call is not None
+    rounds: list[list[float]] = []
+    while len(rounds) <= _FEW_ROUNDS and (len(rounds) < 3 or sum(map(sum, rounds)) < _SECONDS):
+        rounds.append([host.time_call("replay"), device.time_call("replay")])
+    return [1e6 * statistics.median(seconds) for seconds in zip(*rounds[1:], strict=True)]
 
 
 def note_not_compiled(entries: Entries, entry: Entry, reason: str) -> Entry:

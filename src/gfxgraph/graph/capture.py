@@ -30,12 +30,12 @@ from ..stats import log
 from . import raw
 from .captured import CapturedGraph
 from .compare import Tolerance, difference, require_equal, rounding
-from .fallbacks import capture_with_fallbacks, lower
+from .fallbacks import capture_with_fallbacks, lower, reads_often
 from .first_call import one_shots_before, raise_if_moved
 from .lift import EffectsError, lift_among
 from .locks import inside_gfxgraph
 from .lookups import REGISTERED
-from .lowering import OutgrownError
+from .lowering import OutgrownError, Ways
 from .pool import GraphPool
 from .reads import Reads
 from .rebinding import prove
@@ -147,7 +147,7 @@ def capture(
                     raise
                 raise OutgrownError(str(error)) from error
         elif target.ways is not None and not target.compiled:
-            lower(session, eager, target.ways, extends is None)
+            _let_the_device_decide(session, eager, target.ways, extends)
         options.admit(eager.recording.peak_bytes)
         if static_inputs is not None:
             session.static_inputs = list(static_inputs)
@@ -178,7 +178,7 @@ def capture(
         sample=sample,
         rebinding=rebinding,
         report=[*captured.report, *how],
-        time_call=session.time_call if options.timed else None,
+        time_call=session.time_call if options.timed or session.could_be_lowered else None,
     )
 
 
@@ -252,6 +252,23 @@ def capture_like(
             if session.traced is not None:
                 session.traced.undo()
     return captured
+
+
+def _let_the_device_decide(
+    session: CaptureSession, eager: WarmedUp, ways: Ways, extends: CapturedGraph | None
+) -> None:
+    """Let the device decide where it can, or find out whether it could.
+
+    Raises:
+        CaptureError: it was to be measured, and the device can decide nowhere.
+    """
+    now = session.target.lowers and extends is None
+    known = extends is not None and bool(extends.measured)
+    if ways.measures and not now and (known or not reads_often(eager.recording)):
+        return
+    lower(session, eager, ways, now)
+    if ways.measures and now and session.lowering is None:
+        raise CaptureError("; ".join(eager.not_lowered) or "its host reads no less then")
 
 
 # What rules a capture out.

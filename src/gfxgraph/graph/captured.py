@@ -74,6 +74,8 @@ class CapturedGraph:
         decided_at: where the device decides first how the call goes on; ``None``: nowhere.
         lowering: the statements at which the device decides, also on each further path.
         could_be_lowered: whether the device could decide in a new tree of graphs.
+        measured: how long calls take where the device decides, and how long where the host does;
+            empty: that was not measured.
     """
 
     root: Segment
@@ -113,6 +115,7 @@ class CapturedGraph:
     decided_at: Source | None = None
     lowering: Lowering | None = None
     could_be_lowered: bool = False
+    measured: str = ""
 
     def release(self) -> None:
         """Let go of all graphs; the caller holds LOCK."""
@@ -156,4 +159,5 @@ class CapturedGraph:
             differentiates=self.differentiates or path.differentiates,
             state=None,
             rebinding=None,
+            measured=self.measured,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -17,13 +18,23 @@ from .segments import Segment
 from .session import CaptureSession, Failed, Traced
 from .warm_up import WarmedUp, confirm, report_line
 
-__all__ = ["capture_with_fallbacks", "lower"]
+__all__ = ["capture_with_fallbacks", "lower", "reads_often"]
 
 # Operators that may become branches because a capture failed at them, before it is given up.
 _MAX_FORCED = 8
 
+# Reads at one statement in one call from which on a graph is tried in which the device decides: a
+# read takes longer than a conditional node, and a capture as long as some hundred of them.
+_OFTEN = 8
 
-def lower(session: CaptureSession, eager: WarmedUp, ways: Ways, is_new: bool) -> None:
+
+def reads_often(recording: Recording) -> bool:
+    """Whether a statement read data of the device so often that it may pay to let that decide."""
+    counts = Counter(event.at for event in recording.breaks() if event.at is not None)
+    return max(counts.values(), default=0) >= _OFTEN
+
+
+def lower(session: CaptureSession, eager: WarmedUp, ways: Ways, now: bool) -> None:
     """Record once more, with the device deciding where it can.
 
     What was found is put into ``session`` and ``eager``, unless the host reads more than before.
@@ -32,8 +43,8 @@ def lower(session: CaptureSession, eager: WarmedUp, ways: Ways, is_new: bool) ->
         session: of the capture.
         eager: what warming up found.
         ways: what is known of the sites of the callable.
-        is_new: whether a new tree is captured. A path of another one stays as it is; whether a new
-            tree would be better is noted.
+        now: whether to do it. Else the graphs stay as they are, and it is noted whether the device
+            could decide in a new tree.
     """
     recording = eager.recording
     if recording.compiles or recording.collectives or not recording.breaks():
@@ -46,9 +57,10 @@ def lower(session: CaptureSession, eager: WarmedUp, ways: Ways, is_new: bool) ->
         session.rewind()
         session.ran = lowering.ran
         lowering.drop_unknown()
-    session.could_be_lowered = not (is_new or lowering.is_empty)
-    if not is_new:
+    session.could_be_lowered = not (now or lowering.is_empty)
+    if not now:
         return
+    session.repeats = False  # `is` is looked for in each frame
     session.lowering = lowering
     found: Recording | None = None
     while not lowering.is_empty:

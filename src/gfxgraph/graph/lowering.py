@@ -58,11 +58,13 @@ class Ways:
     """What is known of the sites of a callable.
 
     Attributes:
+        measures: whether the device decides only where that was measured to be faster.
         ran: code, number of the site, and which way: those that calls have taken and that a graph
             has held.
         stuck: code and number of sites that no graph can hold.
     """
 
+    measures: bool = False
     ran: set[tuple[types.CodeType, int, int]] = field(default_factory=set)
     stuck: set[tuple[types.CodeType, int]] = field(default_factory=set)
 

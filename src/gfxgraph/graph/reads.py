@@ -40,6 +40,7 @@ from ..interpose.frames import NOTHING, Stack, depths, places_of, variables_of
 from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
 from ..record.explain import explain, some
+from ..record.interceptor import current_interceptor
 from ..record.side_effects import Acting
 from . import bytecode, heard, in_c, raw, registries
 from .age import Since
@@ -898,6 +899,12 @@ class Reads(Alike):
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
         one, other = values
+        interceptor = current_interceptor()
+        if interceptor is not None and all(
+            value is UNKNOWN or raw.is_a(value, torch.Tensor) for value in values
+        ):
+            for value in values:
+                interceptor.tells_apart(value)
         # What a library asks, as copy.deepcopy() does, is whether it got the same back.
         if _is_one_by_chance(one, other) and not frame.is_of_library():
             self._refuse("whether equal values are one object (`is`). Compare them with `==`")

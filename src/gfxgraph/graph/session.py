@@ -100,7 +100,9 @@ class Target:
             nothing and draws nothing gives the same again, or it has seen that its arguments are
             static inputs now.
         objects: the objects and dicts that it is given, and what it reads of them.
-        ways: of a function in which the device decides where it can, what is known of it.
+        ways: of a function in which the device may decide, what is known of that.
+        lowers: whether it does in a new tree of graphs. Default ``False``: it is only found out
+            whether it could.
         is_lifted: whether it takes what it reads of its state as an argument, and gives what it
             has stored there as a result.
     """
@@ -114,6 +116,7 @@ class Target:
     objects: StaticObjects = field(default_factory=StaticObjects)
     is_lifted: bool = False
     ways: Ways | None = None
+    lowers: bool = False
 
 
 @dataclass
