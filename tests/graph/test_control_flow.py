@@ -145,6 +145,18 @@ def test_bodies_that_call_a_model_and_allocate(device):
     assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
 
 
+def test_stats_count_the_memory_of_bodies(device):
+    def fn(x):
+        def body(x):
+            wide = x[:, None].expand(-1, 1 << 18).contiguous()  # 8 MiB
+            return wide.mean(1) * 0.5
+
+        return gfxgraph.while_loop(lambda x: x.norm() > 1, body, x, max_turns=3)[0]
+
+    stats = same_in_each_call(fn, lambda n: (values(device, n),), calls=3)
+    assert stats.pool_bytes >= 8 << 20 and stats.graphs[0].pool_bytes >= 8 << 20
+
+
 def test_a_weight_of_the_branch_not_taken_is_watched(device):
     class Gate(torch.nn.Module):
         def __init__(self):
@@ -274,7 +286,27 @@ def test_torchs_own_functions_are_taken_over(device):
         (y,) = operators.while_loop(go_on, body, (y,))
         return y
 
-    assert is_one_graph(same_in_each_call(fn, lambda n: (values(device, n),)))
+    def nested(x):
+        def body(y, turns):
+            return torch.cond(y.sum() > 0, lambda y: y * 0.9, lambda y: y + 0.01, (y,)), turns + 1
+
+        repeat = getattr(torch, "while_loop", operators.while_loop)
+        turns = torch.zeros((), device=x.device)
+        return repeat(lambda y, n: (y.norm() > 1) & (n < 9), body, (x, turns))
+
+    for function in (fn, nested):
+        assert is_one_graph(same_in_each_call(function, lambda n: (values(device, n),)))
+
+
+def test_torchs_own_functions_run_between_graphs_if_they_were_imported_by_name(device):
+    from torch import cond
+
+    def fn(x):
+        return cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x + 1,)) * 3
+
+    stats = same_in_each_call(fn, lambda n: (values(device, n),))
+    assert stats.replays and not stats.fallbacks
+    assert any("torch.cond(), between two graphs" in line for line in stats.graphs[0].report)
 
 
 def test_results_share_no_memory_with_arguments(device):

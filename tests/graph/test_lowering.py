@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import gfxgraph
+from gfxgraph.call import faster
 from gfxgraph.errors import ArgumentError
 from tests.graph import branching
 from tests.helpers.sampled import sampled
@@ -185,6 +187,74 @@ def test_a_turn_is_the_operators_of_the_function_and_one_copy_of_each_dtype(fn, 
     turn = names[[node.type for node in found.nodes].index("body 0") + 1 :]
     assert [name for name in turn if name][:3] == ["mul", "sin", "add"]
     assert turn[3:] == TURNS[fn]
+
+
+def drops_while_it_counts(x, left, calls):
+    calls += 1  # state outside of the loop
+    noise = torch.rand_like(x)
+    while left > 0:
+        x = x * 0.5 if x.sum() > 3 else x + 0.3
+        left = left - 1
+    return x + noise
+
+
+@pytest.mark.parametrize("of_device", [1.0, 3.0], ids=["device", "host"])
+def test_by_default_that_decides_which_is_faster_and_no_trial_is_seen(
+    device, monkeypatch, of_device
+):
+    def timed(host, other):
+        assert min(graph.time_call("replay") for graph in (host, other, host)) > 0
+        return [2.0, of_device]
+
+    monkeypatch.setattr(faster, "_deciding_us", timed)
+    calls, expected_calls = (torch.zeros((), device=device) for _ in range(2))
+    graph = gfxgraph.graphed(lambda x, left: drops_while_it_counts(x, left, calls))
+    for seed, turns in enumerate((3, 12, 12, 3, 20, 0, 9, 12)):
+        torch.manual_seed(seed)
+        x, left = torch.randn(8, device=device), torch.full((), float(turns), device=device)
+        expected, drawn = drops_while_it_counts(x, left, expected_calls), torch.rand(3)
+        torch.manual_seed(seed)
+        torch.randn(8, device=device)
+        torch.testing.assert_close((graph(x, left), calls), (expected, expected_calls))
+        torch.testing.assert_close(torch.rand(3), drawn)
+    (row,) = graph.stats().graphs
+    who = "device" if of_device == 1.0 else "host"
+    said = f"the {who} decides: {of_device} us a call if the device does, 2.0 us if the host does"
+    assert said in row.report and (row.paths == 1) == (who == "device")
+    assert sum(" us a call" in line for line in row.report) == 1, "measured once"
+
+
+def test_by_default_statements_that_read_seldom_are_left_as_they_are(device):
+    graph = gfxgraph.graphed(halved)
+    for n in range(8):
+        torch.testing.assert_close(graph(values(device, n)), halved(values(device, n)))
+    assert all("decides: " not in line for row in graph.stats().graphs for line in row.report)
+
+
+def is_same(a, b):
+    return a is b
+
+
+def has_one_id(a, b):
+    return id(a) == id(b)
+
+
+@pytest.mark.parametrize("helper", [is_same, has_one_id, operator.is_])
+def test_a_helper_that_compares_objects_is_seen(device, helper):
+    def fn(x, left):
+        y = x
+        while left > 0:
+            y, left = y * 0.5, left - 1
+        return y * 2 if helper(y, x) else y + 0
+
+    for branching_ in ("device", "auto"):
+        graph = gfxgraph.graphed(fn, branching=branching_)
+        for turns in (9, 9, 0, 0, 9, 1, 0):
+            x = values(device, 1)
+            left = torch.full((), float(turns), device=device)
+            torch.testing.assert_close(graph(x, left), fn(x, left))
+        (row,) = graph.stats().graphs
+        assert any("told apart" in line for line in row.report)
 
 
 def test_a_function_has_its_own_code_again_after_the_capture(device):

@@ -427,7 +427,8 @@ class Dispatcher:
                 changed=dict(counts.changed),
                 graphs=rows,
                 refused={e.key: e.reason for e in found if isinstance(e, Refusal)},
-                pool_bytes=sum(graph_pool.pool_bytes() for graph_pool in pools),
+                pool_bytes=sum(graph_pool.pool_bytes() for graph_pool in pools)
+                + sum(entry.bytes_of_bodies() for entry in entries),
                 input_bytes=sum({k: b for e in entries for k, b in e.input_storages()}.values()),
                 compile_s=0.0 if compiled is None else compiled.seconds,
                 not_compiled={e.key: e.not_compiled for e in entries if e.not_compiled},

@@ -507,14 +507,20 @@ class Entry:
         self._replay.copy = copy_others
         return static_inputs
 
+    def bytes_of_bodies(self) -> int:
+        """Bytes that bodies of conditional nodes have beside the memory pool."""
+        segments = () if self.captured is None else self.captured.root.everything()
+        return sum(s.graph.bytes_of_bodies() for s in segments if s.graph is not None)
+
     def row(self) -> GraphRow:
         """Its row in ``stats()``."""
         captured = self.captured
+        pool_bytes = 0 if captured is None else captured.pool_bytes + self.bytes_of_bodies()
         return GraphRow(
             self.key,
-            0 if captured is None else captured.pool_bytes,
+            pool_bytes,
             self._input_bytes,
-            (0 if captured is None else captured.pool_bytes) + self.private_input_bytes,
+            pool_bytes + self.private_input_bytes,
             self.counter.replays,
             0 if captured is None else captured.root.paths(),
             [] if captured is None else captured.report,

@@ -126,9 +126,10 @@ def graphed(
         fallback: ``"eager"`` (default), or ``"raise"`` the reason where no graph can be made.
         max_graphs: how many graphs to keep; the least recently used one is released. Default 32.
         branching: ``"auto"`` (default): a function that reads data of the device which depends on
-            its inputs becomes several graphs, and the value read decides which one is next.
-            ``"device"``: where an ``if``, a ``while`` or an ``if ...: break`` reads such data and
-            only computes, the device decides, in one graph; elsewhere as ``"auto"``
+            its inputs becomes several graphs, and the value read decides which one is next. Where
+            a loop reads in each of many turns, the device decides if that was measured to be
+            faster. ``"device"``: where an ``if``, a ``while`` or an ``if ...: break`` reads such
+            data and only computes, the device decides, in one graph; elsewhere the host
             (docs/control-flow.md). ``"off"``: it runs eagerly, and says which line is the reason.
             A host read that does not depend on the inputs is folded in any case.
         collectives: what becomes of collectives of ``torch.distributed`` in groups of several

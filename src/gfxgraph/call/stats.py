@@ -21,7 +21,8 @@ class GraphRow:
 
     Attributes:
         key: shapes and dtypes of the tensors, and the other arguments.
-        pool_bytes: bytes by which its capture made the memory pool grow.
+        pool_bytes: bytes by which its capture made the memory pool grow, and of what the bodies of
+            its conditional nodes have for themselves.
         input_bytes: bytes of its static inputs.
         private_bytes: bytes that the device holds for it alone: what its capture added to the pool
             and to the memory of static inputs.
@@ -56,7 +57,8 @@ class GraphedStats(Shown):
         changed: what was changed, and the line that reads it -> graphs captured again for it.
         graphs: a row a graph, least recently used first.
         refused: arguments (as ``key`` of a row) -> why calls with such run eagerly.
-        pool_bytes: bytes of the memory pools that the graphs share.
+        pool_bytes: bytes of the memory pools that the graphs share, and of what the bodies of
+            conditional nodes have for themselves.
         input_bytes: bytes of all static inputs, shared ones counted once.
         compile_s: seconds that runs took in which something was compiled; 0.0 without ``compile=``.
         not_compiled: arguments (as ``key`` of a row) -> why their graph holds no compiled code

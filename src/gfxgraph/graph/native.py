@@ -332,6 +332,11 @@ class NativeGraph(_Base):  # type: ignore[misc]
             self._release_bodies = release
         return self._pool_of_bodies
 
+    def bytes_of_bodies(self) -> int:
+        """Bytes of the memory of :meth:`pool_of_bodies`."""
+        pool = self._pool_of_bodies
+        return 0 if pool is None else current_device().pool_bytes(pool)
+
     def _trace_lines(self, device: Device, index: int) -> None:
         """Begin to find the lines of nodes."""
         try:

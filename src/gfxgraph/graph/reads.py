@@ -899,12 +899,8 @@ class Reads(Alike):
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
         one, other = values
-        interceptor = current_interceptor()
-        if interceptor is not None and all(
-            value is UNKNOWN or raw.is_a(value, torch.Tensor) for value in values
-        ):
-            for value in values:
-                interceptor.tells_apart(value)
+        if all(value is UNKNOWN or raw.is_a(value, torch.Tensor) for value in values):
+            _tell_apart(values)
         # What a library asks, as copy.deepcopy() does, is whether it got the same back.
         if _is_one_by_chance(one, other) and not frame.is_of_library():
             self._refuse("whether equal values are one object (`is`). Compare them with `==`")
@@ -1140,6 +1136,8 @@ class Reads(Alike):
         # inspect.unwrap() looks for cycles by id().
         if address(function) in _BY_ITSELF and (function is not id or not frame.is_of_inspect()):
             self._repeats.doubts += 1
+        if address(function) in _IDENTITY:
+            _tell_apart(given or positional)
         if function is exec or function is eval:  # which may set global variables
             self._repeats.stop()
         if address(function) in _PASSING_ON and given and type(given[0]) is types.GeneratorType:
@@ -1696,6 +1694,15 @@ class Reads(Alike):
         return self._know(frame.frame.f_globals, "globals()")
 
 
+def _tell_apart(values: Iterable[Any]) -> None:
+    """Note that the run asks which tensors these are."""
+    interceptor = current_interceptor()
+    if interceptor is not None:
+        for value in values:
+            interceptor.tells_apart(value)
+
+
+_IDENTITY = frozenset(map(address, (id, operator.is_, operator.is_not)))
 # What tells one object, or one caller, from another that is alike.
 _BY_ITSELF = frozenset(map(address, (id, hash, sys._getframe, sys.exc_info, _exception)))
 _IN_C = frozenset(map(address, C_FUNCTIONS))
