@@ -239,22 +239,37 @@ def has_one_id(a, b):
     return id(a) == id(b)
 
 
-@pytest.mark.parametrize("helper", [is_same, has_one_id, operator.is_])
-def test_a_helper_that_compares_objects_is_seen(device, helper):
+def is_its_key(a, b):
+    return {a: True}.get(b, False)
+
+
+def is_once_in_a_set(a, b):
+    return len({a, b}) == 1
+
+
+def has_its_attribute(a, b):
+    setattr(a, "mark", True)  # noqa: B010
+    return getattr(b, "mark", False)
+
+
+@pytest.mark.parametrize("branching", ["device", "auto"])
+@pytest.mark.parametrize(
+    "asks", [is_same, has_one_id, operator.is_, is_its_key, is_once_in_a_set, has_its_attribute]
+)
+def test_a_helper_that_tells_objects_apart_is_seen(device, asks, branching):
     def fn(x, left):
         y = x
         while left > 0:
             y, left = y * 0.5, left - 1
-        return y * 2 if helper(y, x) else y + 0
+        return y * 2 if asks(y, x) else y + 0
 
-    for branching_ in ("device", "auto"):
-        graph = gfxgraph.graphed(fn, branching=branching_)
-        for turns in (9, 9, 0, 0, 9, 1, 0):
-            x = values(device, 1)
-            left = torch.full((), float(turns), device=device)
-            torch.testing.assert_close(graph(x, left), fn(x, left))
-        (row,) = graph.stats().graphs
-        assert any("told apart" in line for line in row.report)
+    graph = gfxgraph.graphed(fn, branching=branching)
+    for turns in (9, 9, 0, 0, 9, 1, 0):
+        left = torch.full((), float(turns), device=device)
+        expected = fn(values(device, 1), left)
+        torch.testing.assert_close(graph(values(device, 1), left), expected)
+    lines = [line for row in graph.stats().graphs for line in row.report]
+    assert any("told apart" in line for line in lines), lines
 
 
 def test_a_function_has_its_own_code_again_after_the_capture(device):

@@ -801,6 +801,8 @@ class Reads(Alike):
         item = self._value(frame, operands[0]) if kind in ("attribute", "item") else None
         if kind == "attribute":
             item = behind(item, operands[-1])
+            if raw.is_a(item, torch.Tensor):  # what shows on another name of it
+                _tell_apart([item])
         if kind == "item":
             self._keep_as_it_was(item)
         _STEPS[kind](self, frame, *operands)
@@ -878,6 +880,8 @@ class Reads(Alike):
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
+        if raw.is_a(at, torch.Tensor):
+            _tell_apart([at])
         if address(at) in self._fresh and raw.is_a(item, dict, set, frozenset):
             self._refuse_identity()  # a tensor has the hash of its place in memory
         self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
@@ -1138,6 +1142,8 @@ class Reads(Alike):
             self._repeats.doubts += 1
         if address(function) in _IDENTITY:
             _tell_apart(given or positional)
+        elif address(function) in _STORING:
+            _tell_apart((given or positional)[:1])
         if function is exec or function is eval:  # which may set global variables
             self._repeats.stop()
         if address(function) in _PASSING_ON and given and type(given[0]) is types.GeneratorType:

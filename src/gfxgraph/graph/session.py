@@ -23,9 +23,11 @@ from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.cuda_calls import listening
 from ..interpose.dynamo import frames_compiled, without_graphs_of_inductor
 from ..interpose.interrupts import interrupt_in
+from ..interpose.patch import intercept
 from ..interpose.source import Source, users_line_of
 from ..record.effects import overwrite, storage_key
 from ..record.explain import explain
+from ..record.interceptor import current_interceptor
 from ..record.journal import Journal, Judge
 from ..record.recorder import Recorder, Recording
 from ..record.rules import RULES
@@ -333,7 +335,7 @@ class CaptureSession:
         if self.lowering is None:
             yield
             return
-        with self.lowering.on():
+        with self.lowering.on(), intercept(torch.Tensor, "__hash__", _hash):
             yield
         self.reads.renew(self.lowering.functions())
 
@@ -587,6 +589,14 @@ class CaptureSession:
             seconds = time.perf_counter() - start
         self.rewind()
         return seconds
+
+
+def _hash(original: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:
+    """The hash of a tensor tells it from others; no mode sees that it is asked for."""
+    interceptor = current_interceptor()
+    if interceptor is not None and not (interceptor.quiet or interceptor.handling):
+        interceptor.tells_apart(tensor)
+    return original(tensor)
 
 
 def cloned(outputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Tensors:
