@@ -1,8 +1,8 @@
 """What a call costs as more is known: kinds of calls, paths, instances and threads.
 
-``PYTHONPATH=src python3 -m benchmarks.runs.scale [--out FILE]``. Microseconds of the host for a call
-that a graph answers, the least of several rounds, and of all calls in turn. Threads replay graphs of
-their own; there the calls of all threads a second are given. Takes some minutes.
+``PYTHONPATH=src python3 -m benchmarks.runs.scale [--out FILE]``. Microseconds of the host for a
+call that a graph answers, the least of several rounds, and of all calls in turn. Threads replay
+graphs of their own; there the calls of all threads a second are given. Takes some minutes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def values(*shape: int) -> torch.Tensor:
 def of_kinds(count: int) -> dict[str, Any]:
     """A function that has met calls of so many shapes."""
     graph = gfxgraph.graphed(lambda x: x + 1, max_graphs=2 * count)
-    calls = [lambda x=values(n + 1): graph(x) for n in range(count)]  # type: ignore[misc]
+    inputs = [values(n + 1) for n in range(count)]
+    calls = [lambda x=x: graph(x) for x in inputs]  # type: ignore[misc]
     for call in calls:
         for _ in range(3):
             call()

@@ -1,8 +1,8 @@
 """What a replay costs the host, counted: bytecodes of Python, and calls from Python into C.
 
-No clock is read, so the numbers are the same on every machine. A change that makes them larger makes
-each call of each user slower: it has to be worth that. What the emulated device does in place of a
-launch is left out.
+No clock is read, so the numbers are the same on every machine. A change that makes them larger
+makes each call of each user slower: it has to be worth that. What the emulated device does in place
+of a launch is left out.
 """
 
 import itertools
