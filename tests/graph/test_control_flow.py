@@ -427,7 +427,11 @@ def test_no_body_of_a_capture_by_hand_draws_random_numbers(device, which, infere
                 captured_by_hand(device, functools.partial(fn, x))
 
         # The process can capture and draw as before.
-        for body in (lambda y: attention(y, 0.0), lambda y: torch.dropout(y, 0.5, False)):
+        for body in (
+            lambda y: attention(y, 0.0),
+            lambda y: torch.dropout(y, 0.5, False),
+            lambda y: torch.rrelu(y, 0.1, 0.3, False),
+        ):
             fn = decisions(body)[which]
             graph, out = captured_by_hand(device, functools.partial(fn, x))
             graph.replay()

@@ -57,25 +57,26 @@ ALLOCATIONS = frozenset(
 def draws_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether this call of ``op`` takes random numbers from a generator.
 
-    The tags of attention say that it may, whatever its dropout. Without any it does not.
+    The tags of attention and of recurrent layers say that it may, whatever their dropout. Without
+    any, and out of training, it does not.
     """
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    place = _place_of_dropout(op)
-    if place is None:
-        return True
-    position, default = place
-    given = args[position] if position < len(args) else kwargs.get("dropout_p", default)
-    return bool(given != 0)
+    for position, name, default in _switches(op):
+        given = args[position] if position < len(args) else kwargs.get(name, default)
+        if given is not None and given == 0:
+            return False
+    return True
 
 
 @cache
-def _place_of_dropout(op: OpOverload) -> tuple[int, Any] | None:
-    """Position and default of the probability with which ``op`` drops attention."""
-    for position, argument in enumerate(op._schema.arguments):
-        if argument.name == "dropout_p":
-            return position, argument.default_value
-    return None
+def _switches(op: OpOverload) -> list[tuple[int, str, Any]]:
+    """Position, name and default of the arguments without which ``op`` draws nothing."""
+    return [
+        (position, argument.name, argument.default_value)
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.name in ("dropout_p", "dropout", "train", "training")
+    ]
 
 
 def is_in_python(op: Any) -> bool:
