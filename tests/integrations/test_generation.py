@@ -91,6 +91,16 @@ def test_texts_end_where_generate_ends_them(device, generate, rows):
     assert rows == 1 or generate.stats().captures - captures <= 2, "only those of a single row"
 
 
+def test_a_processor_of_logits_is_refused_by_its_name(device, generate):
+    ids, mask = prompt(device, 1)
+    processors = [transformers.MinLengthLogitsProcessor(9, 1, device=device)]
+    for given in (processors, transformers.LogitsProcessorList(processors), processors[0]):
+        with pytest.raises(ArgumentError, match=r"\[MinLengthLogitsProcessor\].*model\.generate"):
+            generate(ids, mask, max_new_tokens=3, logits_processor=given)
+    expected = generate(ids, mask, max_new_tokens=3)
+    assert generate(ids, mask, max_new_tokens=3, logits_processor=[]).equal(expected)
+
+
 def test_prompts_of_other_lengths_share_the_graph_of_the_text(device, generate):
     is_that_of_generate(generate, *prompt(device, 1), max_new_tokens=3)
     captures = generate.stats().captures

@@ -457,7 +457,7 @@ def test_a_text_longer_than_the_cache_is_refused(device, llama):
     assert generate(ids, max_new_tokens=8).shape == (1, 20)
 
 
-@pytest.mark.parametrize("argument", ["num_beams", "streamer", "logits_processor", "inputs_embeds"])
+@pytest.mark.parametrize("argument", ["num_beams", "streamer", "inputs_embeds"])
 def test_an_argument_that_graphs_do_not_do_is_refused(device, llama, argument):
     ids, _ = prompt(device)
     with pytest.raises(ArgumentError, match=rf"{argument}=.*not supported.*top_k.*model\.generate"):

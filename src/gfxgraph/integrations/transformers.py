@@ -29,6 +29,7 @@ from .transformers_limits import (
     checked_buckets,
     first_of,
     not_done,
+    refuse_processors,
     sampling_of,
     token_id,
     token_ids,
@@ -215,7 +216,8 @@ class Generator:
             pad_token_id: the token after the end of a row. Default: the first end token.
             seed: seed of the draws; the call restores the default generator. Default: draw from the
                 default generator.
-            **unsupported: any other argument of ``model.generate`` is refused.
+            **unsupported: any other argument of ``model.generate`` is refused, such as a
+                ``logits_processor`` that is not empty.
 
         Returns:
             Token ids [row, token], on the device of the model.
@@ -225,6 +227,7 @@ class Generator:
                 than ``max_length``.
             CaptureError: graphs cannot do it, with ``fallback="raise"``.
         """
+        refuse_processors(unsupported.pop("logits_processor", None))
         if unsupported:
             known = inspect.signature(Generator.generate).parameters
             takes = ", ".join(name for name in known if name not in ("self", "unsupported"))

@@ -17,6 +17,7 @@ __all__ = [
     "checked_buckets",
     "first_of",
     "not_done",
+    "refuse_processors",
     "sampling_of",
     "token_id",
     "token_ids",
@@ -101,6 +102,25 @@ def not_done(config: Any) -> str | None:
     if not extra:
         return None
     return f"the generation config asks for {', '.join(extra)}, which the graphs do not support"
+
+
+def refuse_processors(processors: Any) -> None:
+    """Raise where processors of logits are given.
+
+    Each gets the text so far, whose length the host does not know while graphs make it, and runs in
+    Python, which a replay does not.
+
+    Raises:
+        ArgumentError: there are some; the message has their names.
+    """
+    given = processors if isinstance(processors, Iterable) or processors is None else [processors]
+    names = [type(one).__name__ for one in given or ()]
+    if names:
+        raise ArgumentError(
+            f"generate(logits_processor=[{', '.join(names)}]): a processor gets the text so far, "
+            "and graphs make a text whose length the host does not know. temperature, top_k and "
+            "top_p are arguments of their own; for other processors call model.generate."
+        )
 
 
 def _rope_types(model: Any) -> Iterator[str]:
