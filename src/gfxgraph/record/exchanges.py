@@ -32,6 +32,7 @@ __all__ = [
     "TakesPart",
     "goes_on",
     "is_sending",
+    "joined",
     "sending",
 ]
 
@@ -118,16 +119,21 @@ class Exchange:
         name: the method, the operator, or what is waited for.
         call: the function.
         op: the operator that it is, if it is one.
+        parts: those that it sends together, see :func:`joined`.
     """
 
     name: str
     call: Callable[..., Any] = field(compare=False)
     op: OpOverload | None = field(default=None, compare=False)
+    parts: tuple[Exchange, ...] = field(default=(), compare=False)
     #: Asked before something is sent; it may raise. Set by whoever looks at what threads do.
     about_to_send: ClassVar[Callable[[Exchange], None]] = staticmethod(lambda exchange: None)
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors among the arguments that it writes to."""
+        if self.parts:
+            each = zip(self.parts, args[0], strict=True)
+            return [tensor for part, given in each for tensor in part.written(*given)]
         if self.op is not None:
             return list(written_tensors(self.op, tuple(args), kwargs))
         if self.name in _WRITE_NOTHING:
@@ -157,6 +163,24 @@ class Exchange:
                 for tensor in tensors_in(result):
                     torch.ops._c10d_functional.wait_tensor(tensor)
             return result
+
+
+def joined(name: str, parts: Sequence[Exchange]) -> Exchange:
+    """An exchange that sends several together.
+
+    Args:
+        name: its name.
+        parts: the exchanges. It takes a list with a pair of arguments and keyword arguments for
+            each, and gives what the last one gives.
+    """
+
+    def call(given: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
+        result = None
+        for part, (args, kwargs) in zip(parts, given, strict=True):
+            result = part.call(*args, **kwargs)
+        return result
+
+    return Exchange(name, call, parts=tuple(parts))
 
 
 def goes_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
