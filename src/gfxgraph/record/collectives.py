@@ -422,8 +422,10 @@ def _hold(
     device, interceptor = current_device(), current_interceptor()
     if device.kind != "emulated":
         # A method ends in operators of c10d, which are part of it.
-        is_seen = exchange.op is not None or interceptor is None
-        with sending(), nullcontext() if is_seen else interceptor.unseen():
+        with ExitStack() as hidden:
+            hidden.enter_context(sending())
+            if interceptor is not None and exchange.op is None:
+                hidden.enter_context(interceptor.unseen())
             return device.hold_call(exchange.call, exchange.op, args, kwargs)
     if exchange.op is None and goes_on(args, kwargs):
         why = "On the emulated device a graph holds no work that goes on (async_op, isend, irecv)."
