@@ -23,6 +23,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -288,6 +289,26 @@ class Rank:
         same = [torch.equal(y, kind(self.x(n))) for n, y in enumerate(results)]
         return {"right": all(same), **self.told(graph)}
 
+    def rounds_of_agreement(self) -> dict[str, Any]:
+        """What it costs to agree, and how: the first two rounds are over the store."""
+        from gfxgraph.call.agreement import Agreement
+
+        store = dist.distributed_c10d._get_default_store()
+        agreement, times = Agreement("measured", range(WORLD), self.rank, store, PATIENCE), []
+        dist.barrier()
+        for _ in range(1000):
+            start = time.perf_counter()
+            agreed = agreement.decide("replays graph 1").agreed
+            times.append((time.perf_counter() - start) * 1e6)
+        synchronize()
+        return {
+            "agreed": agreed,
+            "in memory": agreement._shared is not None,
+            "first_us": [round(t) for t in times[:4]],
+            "median_us": round(statistics.median(times[4:]), 1),
+            "p99_us": round(sorted(times[4:])[-10], 1),
+        }
+
     def agreement(self) -> dict[str, Any]:
         """Calls that do next to nothing but agree."""
         x, all_reduce = self.x()[:1, :1], self.kinds()["all_reduce"]
@@ -399,6 +420,7 @@ def take_part(rank: int, folder: Path, port: int, rounds: int, commit: str, kill
         one.keep("without collectives, in a group", one.without_collectives)
         kinds = list(one.kinds())
         one.keep_collectives(kinds[:-3])
+        one.keep("rounds of agreement", one.rounds_of_agreement)
         one.keep("agreement", one.agreement)
         one.keep("tensor parallel, by hand", lambda: one.tensor_parallel(one.by_hand))
         one.keep("tensor parallel, DTensor", lambda: one.tensor_parallel(one.spread))

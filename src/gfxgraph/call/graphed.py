@@ -326,7 +326,9 @@ class Graphed(_Replaying[P, R]):
         return result
 
     def _is_method_of(self, instance: Any) -> bool:
-        return isinstance(self.__wrapped__, types.FunctionType) and any(
+        if type(instance) is torch.Tensor or not isinstance(self.__wrapped__, types.FunctionType):
+            return False
+        return any(
             self in (member, getattr(member, "fget", None))
             for cls in type(instance).__mro__[:-1]
             for member in vars(cls).values()
