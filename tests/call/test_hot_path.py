@@ -1,10 +1,11 @@
 """What a replay costs the host, counted: bytecodes of Python, and calls from Python into C.
 
-No clock is read, so the numbers are the same on every machine. A change that makes them larger makes
-each call of each user slower: it has to be worth that. What the emulated device does in place of a
-launch is left out.
+No clock is read, so the numbers are the same on every machine. A change that makes them larger
+makes each call of each user slower: it has to be worth that. What the emulated device does in place
+of a launch is left out.
 """
 
+import itertools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,3 +102,20 @@ def test_the_number_of_weights_adds_nothing_to_a_replay(compiled, monkeypatch):
         monkeypatch.setattr(words, "Words", None)
     few, many = (replayed(layers(n), torch.ones(2, 4)) for n in (16, 200))
     assert few == many
+
+
+def test_a_call_of_another_kind_costs_the_same_however_many_kinds_are_known():
+    def in_turn(kinds):
+        graph = gfxgraph.graphed(lambda x: x + 1, max_graphs=64)
+        inputs = [torch.ones(n + 1) for n in range(kinds)]
+        for _ in range(4):
+            for x in inputs:
+                graph(x)
+        turn = itertools.cycle(inputs)
+        before = graph.stats().replays
+        found = counts_of(lambda: graph(next(turn)))
+        assert graph.stats().replays == before + 2
+        return found
+
+    few, many = in_turn(12), in_turn(40)
+    assert few == many and few.bytecodes < 900
