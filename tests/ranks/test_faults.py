@@ -36,6 +36,7 @@ _QUICK = (
     "takes_another_branch",
     "rebinds_a_weight",
     "resets",
+    "of_a_mesh",
 )
 _SLOW = ("stalls", "is_killed")
 
@@ -121,7 +122,7 @@ def test_a_rank_that_sends_another_shape(inside):
 def test_a_rank_that_sends_another_shape_in_another_kind_of_calls(inside):
     names_the_rank(inside["sends_another_shape_later"])
     for rank in all_right(inside["sends_another_shape_later"]):
-        assert rank["cut"] == [True, True]  # none is left that holds the collective
+        assert rank["cut"] == [1, 1]  # none is left that holds the collective
         assert rank["replays"] == 1 + 1 + 2
 
 
@@ -137,6 +138,13 @@ def test_a_rank_that_loses_its_graph(inside, case, replays):
     names_the_rank(inside[case])
     for number, rank in enumerate(all_right(inside[case])):
         assert rank["replays"] == replays or (number, case) == (FAULTY, "resets")
+
+
+def test_several_groups(inside):
+    """A graph holds the collectives of all of them, if it is said who calls the function."""
+    for rank in all_right(inside["of_a_mesh"]):
+        assert rank["replays"] == 4 and rank["cut"] == [0]
+        assert all(rank["not_named"]["right"]) and rank["not_named"]["cut"] == [2]
 
 
 def test_a_rank_that_stalls(inside):

@@ -58,6 +58,7 @@ class Agreement:
         patience: seconds to wait for the others in a round.
 
     Attributes:
+        ranks: see above.
         rounds: how many have begun.
     """
 
@@ -66,7 +67,7 @@ class Agreement:
     ) -> None:
         prefixed: Any = vars(dist)["PrefixStore"]  # not among the names that it exports
         self._store = prefixed(f"gfxgraph/{name}", store)
-        self._ranks, self._rank, self._patience = list(ranks), rank, patience
+        self.ranks, self._rank, self._patience = list(ranks), rank, patience
         self.rounds = 0
         #: Rounds that have left something in the store.
         self._stored: list[int] = []
@@ -105,12 +106,12 @@ class Agreement:
         first = json.loads(store.compare_set(f"{number}/word", "", mine))
         if first[1] != word:
             return self._verdict(number, self._difference(first, word, detail))
-        if store.add(f"{number}/count", 1) == len(self._ranks):
+        if store.add(f"{number}/count", 1) == len(self.ranks):
             return self._verdict(number, Verdict(True))
         try:
             store.wait([f"{number}/verdict"], timedelta(seconds=self._patience))
         except RuntimeError:
-            missing = [r for r in self._ranks if not store.check([f"{number}/{r}"])]
+            missing = [r for r in self.ranks if not store.check([f"{number}/{r}"])]
             return self._verdict(number, self._silence(missing))
         return self._verdict(number, Verdict(False))
 
@@ -121,7 +122,7 @@ class Agreement:
         if outcome == "agreed":
             return _AGREED
         if outcome == "silent":
-            return self._silence([self._ranks[position] for position in missing])
+            return self._silence([self.ranks[position] for position in missing])
         return self._decided(number, word, detail)
 
     def _silence(self, missing: Sequence[int]) -> Verdict:
@@ -134,7 +135,7 @@ class Agreement:
 
         Of each step the others know once a round after it was agreed on.
         """
-        store, ranks = self._store, self._ranks
+        store, ranks = self._store, self.ranks
         is_first = self._rank == ranks[0]
         file = new_file() if is_first and 1 < len(ranks) <= MOST_RANKS else None
         store.set(f"host/{self._rank}", json.dumps([host(), file and file[1:]]))
@@ -175,9 +176,9 @@ class Agreement:
             return
         past = [n for n in self._stored if n < number]
         self._stored = [n for n in self._stored if n >= number]
-        if self._rank == self._ranks[0]:
+        if self._rank == self.ranks[0]:
             for n in past:
-                for name in ("word", "count", "verdict", *map(str, self._ranks)):
+                for name in ("word", "count", "verdict", *map(str, self.ranks)):
                     self._store.delete_key(f"{n}/{name}")
 
 

@@ -93,8 +93,8 @@ class Collective:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What has to be the same on all ranks; their lines need not be."""
-        return self.name, self.group, self.tensors
+        """What has to be the same on all ranks, beside the group; their lines need not be."""
+        return self.name, self.tensors
 
     def __str__(self) -> str:
         given = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.tensors)
