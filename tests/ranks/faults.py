@@ -254,7 +254,7 @@ def is_killed(rank, world, how):
         try:
             right.append(torch.equal(f(rows(rank)), total(world) * 2 + 1))
         except RuntimeError as error:
-            errors.append(str(error))
+            errors.append([str(error), *getattr(error, "__notes__", ())])
 
     @gfxgraph.graphed(collectives=how)
     def without(x):
@@ -264,7 +264,7 @@ def is_killed(rank, world, how):
 
     expected = (total(world) - rows(FAULTY)) * 2 + 1
     again = ran(without, rank, expected)
-    return told(f, right) | {"errors": len(errors), "again": again}
+    return told(f, right) | {"errors": errors, "again": again}
 
 
 def main(rank, world, how, folder, port, names):

@@ -593,7 +593,8 @@ def _replace(
 
     def call(original: Any, *args: Any, **kwargs: Any) -> Any:
         ranks, group = group_of(*args, **kwargs)
-        return _issue(replace(exchange, call=original), ranks, group, whole, args, kwargs)
+        own = replace(exchange, call=original, group=group)
+        return _issue(own, ranks, group, whole, args, kwargs)
 
     _local.replaced.enter_context(intercept(owner, name, call))
 
