@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..interpose.codes import address
 from ..interpose.source import Source
 from ..record.effects import tensors_in
-from ..record.exchanges import Progress
+from ..record.exchanges import DONE, Progress
 from ..record.interceptor import Point
 from ..record.recorder import Event, Same
 from .native import NativeGraph
@@ -160,7 +160,7 @@ def outcome(result: Any, places: list[int]) -> Any:
         result: what the step gave.
         places: those of its arguments, see :func:`places_of`.
     """
-    if result is None or type(result) in (bool, int):
+    if result is None or result is DONE or type(result) in (bool, int):
         return type(result), result
     if isinstance(result, torch.Tensor):
         return torch.Tensor, _outcome_of_leaf(result), _index_in(places, result)
