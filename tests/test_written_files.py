@@ -52,5 +52,5 @@ def test_a_pipe_is_written_to(tmp_path):
 
 @pytest.mark.parametrize("where", ["nowhere/report.json", ""])
 def test_a_path_that_cannot_be_written_raises_what_the_system_says(tmp_path, where):
-    with pytest.raises(OSError, match="[Dd]irectory"):
+    with pytest.raises(OSError, match="directory"):
         write_text(tmp_path / where, "text")
