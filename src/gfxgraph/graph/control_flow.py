@@ -672,6 +672,6 @@ def _load(index: int) -> None:
     graph.is_trial = True
     ones = torch.ones(1, device="cpu")
     graph.capture_begin()
-    ones.add(ones.sum())
+    torch._foreach_copy_([ones], [ones.add(ones.sum())])
     ends_empty(graph)
     graph.reset()

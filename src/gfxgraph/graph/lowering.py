@@ -540,7 +540,8 @@ def _require_plain(one: _Chosen, tensor: torch.Tensor) -> None:
         raise one.error(f"it gives a {type(tensor).__name__} that a copy is not")
     if tensor.requires_grad:
         raise one.error("it gives a tensor that requires a gradient")
-    with outside_of_modes():
+    interceptor = current_interceptor()
+    with outside_of_modes() if interceptor is None else interceptor.unseen():
         dense = torch.empty_like(tensor, device="meta").stride() == tensor.stride()
     if not dense:
         raise one.error(f"it gives a tensor with gaps, of strides {tensor.stride()}")
