@@ -49,6 +49,7 @@ def test_every_variable_is_read():
         ("HGB_LOG_FORMAT", "xml", "'text', 'json'"),
         ("SGLANG_RDNA2_KERNELS", "on", "'1'"),
         ("GFXGRAPH_EMULATE", "cuda", "'1'"),
+        ("GFXGRAPH_TRACEBACK", "long", "'full'"),
         ("GFXGRAPH_LAZY", "0", "seconds, a number above 0"),
         ("GFXGRAPH_LAZY", "inf", "seconds, a number above 0"),
         ("GFXGRAPH_RELEASE_BELOW", "2 GB", "MiB, a number above 0"),
