@@ -26,6 +26,7 @@ def is_one_graph(found):
     return all(line.endswith("folded") for line in row.report)
 
 
+@pytest.mark.long
 def test_a_flow_matching_policy_becomes_one_graph(device):
     given, drawn = flow_matching.main()
     assert is_one_graph(given)

@@ -121,6 +121,7 @@ def outcome(name):
     return run([Job("row", name)], module="tests.parity.bad_probes")["row"]
 
 
+@pytest.mark.long
 def test_a_row_whose_probe_dies_is_bridged_only_if_the_other_way_is_proved(monkeypatch):
     from tests.helpers.paths import ROOT
 
