@@ -27,6 +27,7 @@ from gfxgraph.errors import (
 )
 from tests.helpers.devices import region, works_afterwards
 from tests.helpers.processes import printed
+from tests.helpers.sampled import sampled
 from tests.helpers.threads import on_threads
 
 GPU = torch.cuda.is_available()
