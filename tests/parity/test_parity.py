@@ -145,6 +145,7 @@ def test_the_verdict_counts_and_speaks_of_one_as_of_one():
 # The command.
 
 
+@pytest.mark.long
 def test_the_command_writes_what_it_shows(tmp_path):
     done = gfxgraph_command("parity", "--only", "gfxgraph", "--json", "--out", tmp_path / "p.json")
     data = json.loads(done.stdout)
