@@ -151,6 +151,19 @@ def test_what_check_says_of_a_write_is_what_graphed_does(device, name):
         assert hazard.line in _lines_of(Model.__dict__[name])
 
 
+def test_items_of_a_container_that_one_line_moves_are_one_finding():
+    queue = collections.deque()
+
+    def act(x):
+        if not queue:
+            queue.extend((x * 2).unbind())
+        return queue.popleft()
+
+    hazards = gfxgraph.check(act, torch.ones(5)).hazards
+    (moved,) = (hazard for hazard in hazards if "queue[" in hazard.what)
+    assert moved.rule == "python-state" and moved.what.endswith(" and 3 more items")
+
+
 def _lines_of(function):
     lines, first = inspect.getsourcelines(function)
     return range(first, first + len(lines))

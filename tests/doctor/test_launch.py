@@ -269,7 +269,7 @@ def test_where_the_device_does_not_answer_the_program_runs_nevertheless(monkeypa
     [
         ([], "Missing argument"),
         (["-m"], "Missing argument"),
-        (["nothing.py"], "There is no file 'nothing.py'"),
+        (["nothing.py"], "There is no file 'nothing.py'."),
         (["."], "is a directory without a __main__.py"),
         (["--unknown", "x.py"], "No such option"),
     ],
