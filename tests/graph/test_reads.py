@@ -38,7 +38,9 @@ def recorded(fn, x):
     return reads
 
 
-@pytest.mark.parametrize("name", sampled((name for name in CASES if name not in ELSEWHERE), 3))
+@pytest.mark.parametrize(
+    "name", sampled((name for name in CASES if name not in ELSEWHERE), 3, of_long=2)
+)
 @torch.no_grad()
 def test_a_change_of_what_was_read_is_seen_and_nothing_else(name):
     fn, change = CASES[name]()

@@ -37,7 +37,7 @@ def agree(make: Any, arguments: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("name", sampled(FUNCTIONS, 6, of_long=5))
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 12, of_long=11))
 def test_memory_that_arguments_share_is_written_as_in_eager(device, name, arrangement):
     agree(pure(FUNCTIONS[name]), ARRANGEMENTS[arrangement])
 
@@ -255,7 +255,7 @@ POOLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("name", sampled(ROWS, 12, of_long=5))
+@pytest.mark.parametrize("name", sampled(ROWS, 12, of_long=11))
 def test_padding_never_reaches_a_row_that_was_asked_for(device, name, pool):
     agree(pure(ROWS[name]), rows, wrap=POOLS[pool], calls=10)
 

@@ -25,7 +25,7 @@ def marks(name: str) -> list[Any]:
     return [pytest.mark.long] if "collected_in" in name else []
 
 
-@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 30, marks, of_long=4))
+@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 30, marks, of_long=11))
 @torch.no_grad()
 def test_what_a_frame_reads_that_runs_as_others_did_is_never_stale(device, name):
     at = count = 0
