@@ -162,6 +162,7 @@ def test_items_of_a_container_that_one_line_moves_are_one_finding():
     hazards = gfxgraph.check(act, torch.ones(5)).hazards
     (moved,) = (hazard for hazard in hazards if "queue[" in hazard.what)
     assert moved.rule == "python-state" and moved.what.endswith(" and 3 more items")
+    assert hazards[0].remedy.startswith("Graph the function that computes what the queue holds")
 
 
 def _lines_of(function):

@@ -209,12 +209,12 @@ class _Check:
             self._raised(last.reads.refusal)
         if not last.reads.failed:
             self.report.watched = _watched(first.reads, last.reads, {*self._written, *changed})
-        for (_, rule, reason, where), names in _by_container(changed, finder).items():
-            what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more items"
-            self._add(rule, f"{what} ({reason})" if reason else what, where)
         stores = any(not name.startswith("argument ") for name in changed)
         if stores and all(_only_views(func) for func, _ in last.recording.kernels):
             self._add("python-state", NO_WORK, Source())
+        for (_, rule, reason, where), names in _by_container(changed, finder).items():
+            what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more items"
+            self._add(rule, f"{what} ({reason})" if reason else what, where)
         not_held = last.reads.not_held(stores, bool(last.recording.breaks()))
         if not_held:
             self._add("python-state", not_held, Source())

@@ -98,7 +98,7 @@ MADE_PARAMETER = "a torch.nn.Parameter that each call makes, or that is an argum
 
 NO_WORK = (
     "this kind of call gives the device no work (it takes the next action from a queue, say), so "
-    "a graph would be slower. Graph the function that computes what the queue holds"
+    "a graph would be slower"
 )
 
 
