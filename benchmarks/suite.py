@@ -56,6 +56,7 @@ PROGRAMS: dict[str, Program] = {
     "decode": Program(("decode.json",), 20.0),
     "denoising": Program(("diffusion.json",), 20.0),
     "embeddings": Program(("embeddings.json",), 15.0),
+    "generation": Program(("generation.json",), 10.0),
     "models": Program(("models.json",), 60.0),
     "policies": Program(("policies.json",), 20.0),
     "recaptures": Program(("recaptures.json",), 20.0),

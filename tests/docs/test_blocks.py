@@ -57,7 +57,8 @@ def log_as_before():
     ],
 )
 @pytest.mark.usefixtures("log_as_before")
-def test_the_blocks_of_a_page_run(name, device, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run(name, tmp_path, monkeypatch):
+    """Pages show what comes without a GPU, from the pinned torch."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

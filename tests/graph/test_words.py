@@ -1,6 +1,8 @@
 """Words of memory say what asking the objects would say."""
 
+import array
 import gc
+import tracemalloc
 import weakref
 
 import pytest
@@ -16,6 +18,16 @@ pytestmark = pytest.mark.skipif(
     words._memory() is None or words._layout() is None,
     reason="this Python or this torch keeps its objects elsewhere",
 )
+
+
+@pytest.fixture(autouse=True, params=["compiled", "numpy"])
+def compared_by(request, monkeypatch):
+    """Each sentence holds with the compiled part, and without it."""
+    if request.param == "numpy":
+        monkeypatch.setattr(words, "Words", None)
+    elif words.Words is None:
+        pytest.skip("there is no compiled part")
+    return request.param
 
 
 def asked(found):
@@ -177,6 +189,53 @@ def test_more_words_than_numpy_reads_without_letting_threads_run_are_read_in_par
     assert is_same()
     items[-1] = None
     assert not is_same()
+
+
+@pytest.mark.parametrize("changed", [None, 0, 1, 499, 1999])
+def test_a_word_that_changes_is_noticed_wherever_it_stands(changed):
+    memory = array.array("Q", range(2000))
+    start, _ = memory.buffer_info()
+    is_same = asked(words.of_range(start, memory))
+    if changed is not None:
+        memory[changed] ^= 1 << 63
+    assert is_same() == (changed is None)
+    memory[:] = array.array("Q", range(2000))
+    assert is_same()
+
+
+def test_what_a_pointer_leads_to_is_not_read_after_the_pointer_has_changed():
+    """Behind the old one there is memory that nobody has."""
+    pointer, value = array.array("Q", [8]), 7
+    found = [(words.HEAD, pointer.buffer_info()[0], 16), (words.INNER, 16, value)]
+    assert not words.question(found)()
+
+
+def test_the_compiled_part_refuses_what_are_no_pairs_of_words(compared_by):
+    if compared_by == "numpy":
+        pytest.skip("it is not used")
+    with pytest.raises(ValueError, match="pairs"):
+        words.Words(b"12345678")
+    for wrong in ((), (b"", b""), ("text",), (3,)):
+        with pytest.raises(TypeError):
+            words.Words(*wrong)
+    with pytest.raises(TypeError):
+        words.Words(data=b"")
+    assert words.Words(b"").same()
+
+
+def test_questions_that_go_leave_no_memory_behind(compared_by):
+    memory = array.array("Q", range(20_000))
+    found = words.of_range(memory.buffer_info()[0], memory)
+    for _ in range(3):
+        words.question(found)
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            words.question(found)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["in memory", "asked"])

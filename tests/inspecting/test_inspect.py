@@ -83,6 +83,28 @@ def test_nodes_belong_to_the_innermost_line_and_then_to_the_callers_again(device
     assert lines(report) == [*line_of("inner"), *line_of("outer"), *line_of("last")]
 
 
+def test_later_graphs_of_a_call_have_the_lines_of_functions_that_run_already(device):
+    def scaled(x):
+        y = x * 2  # doubled
+        if y.sum().item() > 0:
+            y = y + 1  # added in it
+        return y.exp()  # end of it
+
+    def outer(x):
+        for _ in range(2):
+            x = scaled(x)
+        return x.relu()  # last of all
+
+    def caller():
+        return called(outer, torch.ones(4, device=device))  # nobody's
+
+    first, *_, last = gfxgraph.inspect(caller())
+    marks = "doubled", "added in it", "end of it", "last of all"
+    doubled, more, end, after = (line_of(text)[0] for text in marks)
+    assert doubled in {node.line for node in first}
+    assert {node.line for node in last} == {more, end, after}
+
+
 def test_a_generator_goes_on_in_the_middle_of_its_line(device):
     def parts(x):
         factor = (yield x.sin()) * x.cos()  # first

@@ -16,7 +16,7 @@ import gfxgraph
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
 from gfxgraph.measure.report import BenchReport, WayReport
-from gfxgraph.measure.timing import Interval, Percentiles, median_interval
+from gfxgraph.measure.timing import Interval, Percentiles, Samples, median_interval, speedup
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -414,6 +414,34 @@ def test_the_interval_of_a_median_holds_it_in_95_of_100_cases():
     assert inside >= 940
     few = median_interval([3.0, 1.0, 2.0])
     assert (few.low, few.median, few.high) == (1, 2, 3)
+
+
+def test_a_speedup_is_that_of_calls_that_the_machine_disturbs_least():
+    """Here it makes a share of the calls twice as long; eager takes 2 of what the way takes."""
+    draws = random.Random(1)
+
+    def calls(us: float, disturbed: float) -> list[float]:
+        slow = [2.0 if draws.random() < disturbed else 1.0 for _ in range(40)]
+        return [us * how * draws.uniform(1.0, 1.02) for how in slow]
+
+    for disturbed in (0.0, 0.5, 0.8):
+        eager = Samples(total=[calls(200.0, disturbed) for _ in range(20)])
+        ours = Samples(total=[calls(100.0, 0.1) for _ in range(20)])
+        found = speedup(eager, ours)
+        assert 1.98 < found.low <= found.median <= found.high < 2.02
+        assert speedup(ours, ours) == Interval(1, 1, 1)
+
+
+def test_a_speedup_of_few_calls_is_that_of_their_medians():
+    eager, ours = (Samples(total=[[us, 2 * us, 3 * us]]) for us in (4.0, 1.0))
+    assert speedup(eager, ours) == Interval(4, 1.3333, 12)
+
+
+def test_a_speedup_compares_calls_with_those_of_the_same_step():
+    """A step that is short, such as the first with a cache, does not stand for the others."""
+    eager = Samples(total=[[1.0, 100.0] * 10] * 10)
+    ours = Samples(total=[[1.0, 50.0] * 10] * 10)
+    assert round(speedup(eager, ours, steps=2).median, 3) == round(101 / 51, 3)
 
 
 def test_percentiles_are_values_that_were_seen():

@@ -119,6 +119,8 @@ class Dispatcher:
         #: Set once graphs hold collectives: what the ranks decide together. It outlives a reset(),
         #: of which the other ranks do not know.
         self._together: Together | None = None
+        #: The entry that answered the last call of an outline, where the recent ones did not.
+        self._likely: weakref.WeakValueDictionary[Any, Entry] = weakref.WeakValueDictionary()
         #: Keys whose graph differed from eager execution in a later replay.
         self._differed: set[str] = set()
         self._order_changed()
@@ -133,7 +135,9 @@ class Dispatcher:
         """
         if self._lifted is not None:
             return self.fast_path(fn, args, kwargs)
-        for entry in self._others:
+        others = self._others
+        likely = self._likely.get(_outline(args, kwargs)) if others else None
+        for entry in others if likely is None else (likely, *others):
             result = entry.fast_path(fn, args, kwargs)
             if result is not NO_MATCH:
                 with self.entries.lock:  # what entries.promote() does, without its weak reference
@@ -191,6 +195,7 @@ class Dispatcher:
             return self.run_eagerly(*call.given, entry.reason, entry.kind)
         result = self._hit(request, entry)
         if result is not NO_MATCH:
+            self._likely[_outline(call.args, call.kwargs)] = entry
             return result
         if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
             return self.answer(call)
@@ -849,6 +854,16 @@ class Exact:
     def stats(self, known: GraphedStats) -> GraphedStats:
         """The statistics, with those of the strategy."""
         return known
+
+
+def _outline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What is known of a call at once, and tells most kinds apart."""
+    return tuple(
+        [
+            value.shape if type(value) is torch.Tensor else type(value)
+            for value in (*args, *kwargs.values())
+        ]
+    )
 
 
 def _with_arguments(run: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

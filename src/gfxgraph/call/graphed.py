@@ -330,11 +330,17 @@ class Graphed(_Replaying[P, R]):
         return result
 
     def _is_method_of(self, instance: Any) -> bool:
-        return isinstance(self.__wrapped__, types.FunctionType) and any(
-            self in (member, getattr(member, "fget", None))
-            for cls in type(instance).__mro__[:-1]
-            for member in vars(cls).values()
-            if isinstance(member, (Graphed, property))
+        # That a tensor is no instance is known without a look at its hundreds of members.
+        is_tensor = type(instance) in (torch.Tensor, torch.nn.Parameter)
+        return (
+            not is_tensor
+            and isinstance(self.__wrapped__, types.FunctionType)
+            and any(
+                self in (member, getattr(member, "fget", None))
+                for cls in type(instance).__mro__[:-1]
+                for member in vars(cls).values()
+                if isinstance(member, (Graphed, property))
+            )
         )
 
     @overload

@@ -22,7 +22,7 @@ from .places import Attributes, Bind, Item, Place, TypeOf
 from .tensor_check import tensor_check
 from .torch_settings import Settings
 from .watched import SameVersions, Unchanged, watcher
-from .words import SameWords, Word, of_address, versions
+from .words import FEW, SameWords, Word, of_address, versions
 
 __all__ = ["Guard"]
 
@@ -37,8 +37,6 @@ _GONE = (LookupError, ValueError, RuntimeError)
 
 # Asking whether a watched dict has changed takes as long as asking ten places.
 _WORTH_WATCHING = 12
-# Comparing words in memory takes as long as asking some ten places or tensors.
-_WORTH_COMPARING = 12
 
 
 class _Registrations:
@@ -274,7 +272,7 @@ class Guard:
             if values.waits:
                 names[f"v{n}"] = values.hold
                 terms.append(f"v{n}()")
-        if len(known) < _WORTH_COMPARING:
+        if len(known) < FEW:
             return _predicate([*terms, *known], names)
         asked = _predicate(list(known), dict(names))
         names["words"] = SameWords(found, _all_words(list(known.values())), asked)
@@ -338,7 +336,7 @@ def _in_words(
     """The words to compare, and the places and tensors that have to be asked."""
     of_each = {place: place.words() for place in (*places, *tensors)}
     known = [place for place, words in of_each.items() if words is not None]
-    if len(known) < _WORTH_COMPARING:
+    if len(known) < FEW:
         return None, places, [place.tensor for place in tensors]
 
     def asked() -> bool:

@@ -5,20 +5,31 @@ from __future__ import annotations
 import linecache
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, NamedTuple
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple, TypeVar
 
 from ..device.nodes import Node, NodesOfCapture
 from ..errors import DeviceError
 from ..interpose.dynamo import is_compiled
 from ..interpose.source import Source, is_the_users
 
-__all__ = ["LinesOfNodes"]
+__all__ = ["LinesOfNodes", "runs_functions"]
 
 # A recording refuses calls of it by the program, and ours are none of those.
 _set_trace: Any = sys.settrace
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_runs_functions: set[CodeType] = set()
+
+
+def runs_functions(function: _Function) -> _Function:
+    """A decorator for what runs a function in captures of ours, directly."""
+    assert isinstance(function, FunctionType)
+    _runs_functions.add(function.__code__)
+    return function
+
 
 # Those that trace captures by hand, in any thread, and what `sys.settrace` was before the first.
 _by_hand: weakref.WeakSet[LinesOfNodes] = weakref.WeakSet()
@@ -81,19 +92,28 @@ class LinesOfNodes:
         self._before: Any = sys.gettrace()
         # Frames that run already are only traced if they have a trace function of their own.
         self._frames: list[tuple[FrameType, Any]] = []
+        self._callers: list[FrameType] = []
         self._of_calls = of_calls
         # Bound once: each look-up makes a new method, and end() compares.
         self.hook, self._step = self._call, self._line
 
     def begin(self) -> None:
         """Begin to trace, at the user's line that called this."""
-        frame: FrameType | None = sys._getframe(1)
+        running: list[FrameType] = []
+        callers: list[FrameType] = []
+        found, frame = running, sys._getframe(1).f_back
         while frame is not None:
             if is_the_users(frame.f_code):
-                self._frames.append((frame, frame.f_trace))
-                if not self._of_calls:
-                    frame.f_trace = self._step
+                found.append(frame)
+            elif self._of_calls and frame.f_code in _runs_functions:
+                found = callers
             frame = frame.f_back
+        if self._of_calls and found is running:  # what calls the function is not known
+            running, callers = [], running
+        self._callers = callers
+        self._frames = [(frame, frame.f_trace) for frame in running]
+        for frame in running:
+            frame.f_trace = self._step
         self._last = self._line_of(sys._getframe(1))
         if not self._of_calls:  # a recording refuses it in what is called
             _by_hand.add(self)
@@ -124,6 +144,7 @@ class LinesOfNodes:
             if frame.f_trace is self._step:
                 frame.f_trace = trace
         self._frames.clear()
+        self._callers.clear()
         try:
             return self._nodes.read()
         finally:
@@ -180,10 +201,9 @@ class LinesOfNodes:
 
     def _line_of(self, frame: FrameType | None) -> Source:
         """The innermost line of this stack that is the user's, and not of compiled code."""
-        callers = [caller for caller, _ in self._frames] if self._of_calls else []
         while frame is not None:
             if is_the_users(frame.f_code) and not is_compiled(frame.f_code):
-                if any(frame is caller for caller in callers):
+                if any(frame is caller for caller in self._callers):
                     break
                 return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
             frame = frame.f_back

@@ -33,6 +33,7 @@ from ..record.side_effects import no_side_effects
 from .compare import Tensors
 from .control_flow import in_place_of_torchs
 from .lift import lift_among
+from .lines import runs_functions
 from .locks import LOCK, inside_gfxgraph, no_garbage_collection, release_waiting
 from .lowering import Lowering, Ways
 from .native import NativeGraph
@@ -498,6 +499,7 @@ class CaptureSession:
         finally:
             self.traced, self._pool_of_trial = traced, None
 
+    @runs_functions
     def _run_into(
         self, tracer: Tracer, around: Callable[[], AbstractContextManager[Any]], sees: bool
     ) -> Segment:

@@ -16,8 +16,10 @@ from memory that the process has, but that says something else.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import functools
+import itertools
 import logging
 import operator
 import sys
@@ -32,7 +34,13 @@ from ..errors import one_line
 from ..stats import log
 from . import raw
 
+try:
+    from ._same_words import Words
+except ImportError:  # optional
+    Words = None  # type: ignore[assignment,misc]
+
 __all__ = [
+    "FEW",
     "SameWords",
     "Word",
     "of_address",
@@ -50,6 +58,9 @@ __all__ = [
 HEAD, INNER, INMOST = range(3)
 Word: TypeAlias = tuple[int, int, int]
 """How far from an object that is held (``HEAD`` to ``INMOST``), the address, what stands there."""
+
+FEW = 3 if Words is not None else 12
+"""To ask less than so many objects takes no longer than to compare their words."""
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 # NumPy lets other threads run while it gathers 500 words or more.
@@ -106,11 +117,18 @@ class SameWords:
 
 def question(words: Iterable[Word]) -> Callable[[], bool]:
     """A function that says whether each of these words stands where it stood."""
-    import numpy
-
     stages: tuple[dict[int, int], ...] = ({}, {}, {})
     for stage, at, word in words:
         stages[stage][at] = word
+    if Words is not None:
+        pairs = (pair for stage in stages for pair in stage.items())
+        return Words(array.array("Q", itertools.chain.from_iterable(pairs)).tobytes()).same
+    return _question_of_numpy(stages)
+
+
+def _question_of_numpy(stages: Sequence[dict[int, int]]) -> Callable[[], bool]:
+    import numpy
+
     memory: Any = _memory()
     indices, expected = [], []
     for stage_words in stages:

@@ -29,7 +29,7 @@ from .activity import PROFILED, Activity, activity
 from .agreement import difference
 from .report import BenchReport, WayReport
 from .settled import settled
-from .timing import Percentiles, Samples, in_turn, median_interval
+from .timing import Percentiles, Samples, in_turn, speedup
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, is_graphed, stats_of, unwrapped, way_of
 
@@ -348,17 +348,12 @@ class Run:
     def _with_times(self, row: WayReport, samples: Samples, eager: Samples) -> WayReport:
         host = [value for calls in samples.host for value in calls]
         total = [value for calls in samples.total for value in calls]
-        # Of each round, whose calls the machine has treated alike.
-        ratios = [
-            Percentiles.of(theirs).p50 / Percentiles.of(ours).p50
-            for theirs, ours in zip(eager.total, samples.total, strict=True)
-        ]
         return replace(
             row,
             calls=len(total),
             host_us=Percentiles.of(host),
             end_to_end_us=Percentiles.of(total),
-            speedup=median_interval(ratios),
+            speedup=speedup(eager, samples, _IN_A_ROW if self._changes_state else 1),
         )
 
     def _with_memory(self, row: WayReport, call: Calls) -> WayReport:

@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Interval", "Percentiles", "Samples", "in_turn", "median_interval"]
+__all__ = ["Interval", "Percentiles", "Samples", "in_turn", "median_interval", "speedup"]
 
 _CONFIDENCE = 0.95
+_LEAST_DISTURBED = 0.1
+"""The share of calls that speedups compare. What else a machine does only ever adds time to a call.
+On a shared host that took the median of eager calls from 2.3 to 3.9 ms between three runs in a row,
+and the median of their fastest tenth from 2.09 to 2.12 ms."""
 MIN_ROUNDS = 6
 """With five values no interval of 95 % of the median can be given."""
 _MAX_ROUNDS = 400
@@ -40,7 +44,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Interval:
-    """A median, and the interval in which the true one lies with 95 % confidence."""
+    """A median or a ratio of two, and where the true one lies with 95 % confidence."""
 
     median: float
     low: float
@@ -56,23 +60,71 @@ class Samples:
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """The median, with the interval that order statistics give without any assumption.
+    """The median, with the interval that order statistics give without any assumption."""
+    low, high = _bounds(values, 0.5, _CONFIDENCE)
+    return Interval(round(statistics.median(values), 4), round(low, 4), round(high, 4))
 
-    Source: the number of values below the true median is binomial with p = 1/2, so the interval
-    from the k-th smallest to the k-th largest value misses it with probability
-    2 * P(X < k), X ~ B(n, 1/2).
+
+def speedup(theirs: Samples, ours: Samples, steps: int = 1) -> Interval:
+    """How many times as fast ``ours`` are as ``theirs``, end to end.
+
+    Each time is the median of the fastest tenth of calls; of more, if they are so few that nothing
+    could be said of so small a part.
+
+    Args:
+        theirs: the times of the other way.
+        ours: the times of the way; the same object has a speedup of exactly 1.
+        steps: calls of a round repeat after so many, and only every so-many-th are alike.
+    """
+    if theirs is ours:
+        return Interval(1.0, 1.0, 1.0)
+    # Both of two intervals hold what they should with the confidence that one of them has to have.
+    confidence = (1 + _CONFIDENCE) / 2
+    calls = [
+        [[us for one in samples.total for us in one[step::steps]] for step in range(steps)]
+        for samples in (theirs, ours)
+    ]
+    fewest = min(len(alike) for way in calls for alike in way if alike)
+    share = 1 - ((1 - confidence) / 2) ** (1 / fewest)  # of less, the fastest call may be no bound
+    share = min(0.5, max(_LEAST_DISTURBED / 2, share))
+    (theirs_low, their, theirs_high), (ours_low, our, ours_high) = (
+        map(sum, zip(*(_quantile(alike, share, confidence) for alike in way if alike), strict=True))
+        for way in calls
+    )
+    return Interval(
+        round(their / our, 4), round(theirs_low / ours_high, 4), round(theirs_high / ours_low, 4)
+    )
+
+
+def _quantile(
+    values: Sequence[float], share: float, confidence: float
+) -> tuple[float, float, float]:
+    low, high = _bounds(values, share, confidence)
+    return low, sorted(values)[round(share * (len(values) - 1))], high
+
+
+def _bounds(values: Sequence[float], share: float, confidence: float) -> tuple[float, float]:
+    """Two of the values between which the true quantile at ``share`` lies.
+
+    Source: the number of values below the true quantile is binomial, B(n, share), so the interval
+    from the k-th smallest to the m-th smallest value misses it with probability
+    P(X < k) + P(X >= m).
     """
     ordered, n = sorted(values), len(values)
-    below, k = 0.0, 0
-    while k < n // 2:
-        below += math.comb(n, k) / 2**n
-        if 2 * below > 1 - _CONFIDENCE:
-            break
-        k += 1
-    k = max(k, 1)
-    return Interval(
-        round(statistics.median(ordered), 4), round(ordered[k - 1], 4), round(ordered[n - k], 4)
-    )
+    missed, below, low = (1 - confidence) / 2, 0.0, 0
+    for k in range(n):
+        below += math.exp(
+            math.lgamma(n + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(n - k + 1)
+            + k * math.log(share)
+            + (n - k) * math.log1p(-share)
+        )
+        if below <= missed:
+            low = k
+        if below >= 1 - missed:
+            return ordered[low], ordered[k]
+    return ordered[low], ordered[-1]
 
 
 def in_turn(

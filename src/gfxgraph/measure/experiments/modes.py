@@ -9,7 +9,7 @@ from typing import Any
 from ...verifying.inputs import Inputs
 from ..bench import chosen_ways, measuring
 from ..report import WayReport
-from ..timing import Interval, Percentiles, Samples, median_interval
+from ..timing import Percentiles, Samples
 from .report import Outcome
 from .subject import Subject
 
@@ -26,38 +26,37 @@ def run(subject: Subject) -> Outcome:
     with measuring(
         subject.fn or subject.eager, given, ways, subject.seconds, subject.progress
     ) as run:
-        rows = {way.name: way for way in run.report(None).ways}
+        report = run.report(None)
+        rows = {way.name: way for way in report.ways}
         samples = {name: one for name, one in run.samples.items() if rows[name].status == "ok"}
         emulated = run.is_emulated
-    found = tuple(_row(row, samples.get(name), samples["eager"]) for name, row in rows.items())
+    found = tuple(_row(row, samples.get(name)) for name, row in rows.items())
     notes = tuple(f"{row.name}: {row.status}: {row.note}" for row in rows.values() if row.note)
     wrong = [row for row in rows.values() if row.status == "differs"]
     if wrong:
         words = f"{wrong[0].name} gives something else than eager: {wrong[0].note.rstrip('.')}."
         return Outcome(found, words, False, notes)
     graph = rows.get("graph")
-    if graph is None or graph.status != "ok":
+    if graph is None or not graph.speedup:
         why = "it was not measured" if graph is None else graph.note.rstrip(".")
         return Outcome(found, f"There is no graph to compare: {why}.", None, notes)
     if emulated:
         words = "The ways that run here agree with eager; their times say nothing of a GPU."
         return Outcome(found, words, None, notes)
-    gain = _ratios(samples["eager"], samples["graph"])
+    gain = graph.speedup
     variation = [_variation(samples[name]) for name in ("graph", "eager")]
-    fastest = min(samples, key=lambda name: _all(samples[name]).p50)
     return Outcome(
         found,
         f"A graph is {gain.median:.2f} times as fast as eager ({gain.low:.2f} to {gain.high:.2f}), "
         f"its times vary by {variation[0]:.1%} where eager's do by {variation[1]:.1%}; fastest is "
-        f"{fastest}.",
+        f"{report.fastest.name}.",
         gain.high >= _NOT_SLOWER,
         notes,
     )
 
 
-def _row(row: WayReport, samples: Samples | None, eager: Samples) -> dict[str, Any]:
+def _row(row: WayReport, samples: Samples | None) -> dict[str, Any]:
     times = _all(samples) if samples else None
-    gain = _ratios(eager, samples) if samples else None
     medians = [Percentiles.of(one).p50 for one in samples.total] if samples else []
     return {
         "mode": row.name,
@@ -68,7 +67,7 @@ def _row(row: WayReport, samples: Samples | None, eager: Samples) -> dict[str, A
         "variation": _variation(samples) if samples else None,
         "spread": _spread(medians) if medians else None,
         "rounds": len(medians),
-        "speedup": gain and gain.median,
+        "speedup": row.speedup and row.speedup.median,
         "first_call_s": row.first_call_s,
     }
 
@@ -86,13 +85,3 @@ def _variation(samples: Samples) -> float:
 def _spread(medians: Sequence[float]) -> float:
     """How far the medians of the rounds lie apart, relative to the middle one."""
     return round((max(medians) - min(medians)) / statistics.median(medians), 4)
-
-
-def _ratios(eager: Samples, samples: Samples) -> Interval:
-    """Times as fast as eager, of each round, whose calls the machine has treated alike."""
-    return median_interval(
-        [
-            Percentiles.of(theirs).p50 / Percentiles.of(ours).p50
-            for theirs, ours in zip(eager.total, samples.total, strict=True)
-        ]
-    )

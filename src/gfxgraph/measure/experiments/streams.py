@@ -21,7 +21,7 @@ from ...simulate.emulation import Emulation
 from ...verifying.inputs import on_device
 from ..activity import activity
 from ..agreement import alike
-from ..timing import Percentiles, in_turn, median_interval
+from ..timing import in_turn, speedup
 from . import functions
 from .order import disorder_in
 from .report import Outcome
@@ -107,12 +107,7 @@ def _of_ours(subject: Subject) -> Outcome:
         torch.cuda.synchronize,
         min(subject.seconds, 3.0),
     )
-    gain = median_interval(
-        [
-            Percentiles.of(a).p50 / Percentiles.of(b).p50
-            for a, b in zip(times["serial"].total, times["forked"].total, strict=True)
-        ]
-    )
+    gain = speedup(times["serial"], times["forked"])
     overlap = right.row()["overlap"]
     shared = "" if overlap is None else f"; {overlap:.0%} of its kernel time overlaps"
     return Outcome(
