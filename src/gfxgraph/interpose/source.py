@@ -222,6 +222,8 @@ def leave_out_ours(error: BaseException) -> None:
         for trace in reversed(traces):
             if not is_ours(trace.tb_frame.f_code.co_filename):
                 trace.tb_next, kept = kept, trace
+        if traces[0] is not kept:
+            traces[0].tb_next = kept  # what Python 3.10 goes on with
         found.__traceback__ = kept
 
 
