@@ -72,6 +72,7 @@ def test_a_decoder_reads_the_device_once_for_each_token(device, decoded):
     assert read.tainted and read.count == found.shapes[0][1], "the first prompt is checked"
 
 
+@pytest.mark.long
 def test_a_diffusion_pipeline_runs_from_a_graph_a_step_or_from_one(device):
     pytest.importorskip("diffusers")
     import diffusion
