@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import textwrap
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
@@ -22,6 +25,7 @@ __all__ = [
     "fit",
     "in_bytes",
     "table",
+    "write_text",
 ]
 
 WIDTH = 100
@@ -37,8 +41,29 @@ def as_json(data: Any, path: str | Path | None = None) -> str:
     """``data`` as indented JSON, also written to the file ``path`` if there is one."""
     text = json.dumps(data, indent=2)
     if path is not None:
-        Path(path).write_text(f"{text}\n", encoding="utf-8")
+        write_text(path, f"{text}\n")
     return text
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file whole or not at all: where there is no room, what was there before stays.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = Path(path).resolve()  # of a link its target
+    temporary = target.with_name(f".gfxgraph.{os.getpid()}.{threading.get_ident()}")
+    try:
+        if target.exists() and not target.is_file():  # a device or a pipe
+            raise PermissionError
+        temporary.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    except PermissionError:  # of the folder: no other file can take its place
+        target.write_text(text, encoding="utf-8")
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def counted(count: int, what: str) -> str:

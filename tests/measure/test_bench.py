@@ -330,6 +330,7 @@ def test_traffic_that_cannot_be_compared_is_refused_before_any_work(traffic, wor
         ({"seconds": math.nan}, "above 0"),
         ({"seconds": True}, "above 0"),
         ({"kwargs": {1: 2}}, "keyword arguments"),
+        ({"progress": 3}, "expected a function"),
     ],
 )
 def test_wrong_options_are_named(options, words):

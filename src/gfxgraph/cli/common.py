@@ -140,6 +140,7 @@ def write_sarif(
     from .. import __version__
     from ..analyze.addresses import docs_address
     from ..analyze.sarif import to_sarif
+    from ..tables import write_text
 
     log = to_sarif(items, rules, __version__, docs=docs or docs_address())
     text = json.dumps(log, indent=2)
@@ -147,7 +148,7 @@ def write_sarif(
         typer.echo(text)
         return
     try:
-        Path(file).write_text(text + "\n", encoding="utf-8")
+        write_text(file, f"{text}\n")
     except OSError as error:
         fail(f"--sarif: {error}", status=2)
 

@@ -117,8 +117,10 @@ def experiment(
         fail(str(error), status=2)
     typer.echo(text if as_json else "\n\n".join(map(str, reports)))
     if out is not None:
+        from ..tables import write_text
+
         try:
-            out.write_text(f"{text}\n", encoding="utf-8")
+            write_text(out, f"{text}\n")
         except OSError as error:  # said after what was found
             fail(f"--out: {error}", status=2)
     raise typer.Exit(int(any(report.holds is False for report in reports)))

@@ -105,7 +105,7 @@ def bench(
             it does what nobody can put back, such as a backward pass that makes a new ``.grad``.
         Exception: any error of ``fn`` itself. Errors of other ways are rows of the report.
     """
-    given = checked("bench", fn, args, seconds, kwargs)
+    given = checked("bench", fn, args, seconds, kwargs, progress)
     chosen = chosen_ways("bench", ways)
     calls = None if traffic is None else traffic_of("bench", unwrapped(fn), traffic, kwargs or {})
     with measuring(fn, given, chosen, seconds, progress) as run:
@@ -123,12 +123,13 @@ def checked(
     args: tuple[Any, ...],
     seconds: float,
     kwargs: Mapping[str, Any] | None,
+    progress: Progress,
 ) -> Inputs:
     """Copies of the arguments of :func:`bench`, or of another function that takes the same.
 
     Args:
         what: its name.
-        fn, args, seconds, kwargs: see :func:`bench`.
+        fn, args, seconds, kwargs, progress: see :func:`bench`.
 
     Raises:
         ArgumentError: an argument is not of the kind that is taken.
@@ -139,7 +140,7 @@ def checked(
             f"{what}(fn) takes a function, a module or a method, not a pool. Give its model_fn; "
             "bench(traffic=) measures buckets."
         )
-    check_options(what, seconds, kwargs)
+    check_options(what, seconds, kwargs, progress)
     eager = unwrapped(fn)
     where = f"{what}({name_of(eager)})"
     require_fit(eager, args, kwargs or {}, where)
@@ -512,8 +513,8 @@ def traffic_of(
     return calls
 
 
-def check_options(what: str, seconds: Any, kwargs: Any) -> None:
-    """Raise unless both are what :func:`bench` takes.
+def check_options(what: str, seconds: Any, kwargs: Any, progress: Any) -> None:
+    """Raise unless all are what :func:`bench` takes.
 
     Raises:
         ArgumentError: one is not; the message names the function ``what``.
@@ -528,4 +529,9 @@ def check_options(what: str, seconds: Any, kwargs: Any) -> None:
         raise ArgumentError(
             f"{what}(kwargs={Const(kwargs)!r}): expected keyword arguments, a dict from their "
             "names."
+        )
+    if not callable(progress):
+        raise ArgumentError(
+            f"{what}(progress={Const(progress)!r}): expected a function of what is being done and "
+            "of the share that is over."
         )

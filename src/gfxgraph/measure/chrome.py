@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..interpose.source import Source
+from ..tables import write_text
 from .kineto import EXACT, Call, Event, Work
 
 __all__ = ["require_writable", "write"]
@@ -65,7 +66,7 @@ def write(
     ]
     data = {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
     try:
-        path.write_text(json.dumps(data), encoding="utf-8")
+        write_text(path, json.dumps(data))
     except OSError as error:
         raise ArgumentError(f"trace(chrome=): the trace cannot be written: {error}") from error
 

@@ -85,7 +85,7 @@ def trace(
     if not mark:
         require_no_profiler()
     path = None if chrome is None else chrome_file.require_writable(chrome, "trace(chrome=)")
-    given = checked("trace", fn, args, seconds, kwargs)
+    given = checked("trace", fn, args, seconds, kwargs, progress)
     ways = [WAYS["eager"], WAYS["graph"]]
     with measuring(fn, given, ways, seconds, progress) as run:
         seen = _Seen(run.is_emulated)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ArgumentError
-from ..tables import Shown, counted
+from ..tables import Shown, counted, write_text
 from .files import LeftOut, printable, read
 from .page import page
 
@@ -86,19 +85,13 @@ def report(
 
 def _write(path: Path, text: str) -> None:
     """Replace ``path`` at once, so that an error leaves what was there."""
-    temporary = None
     try:
         target = path.resolve()  # of a link its target
         if target.exists() and not target.is_file():
             raise FileExistsError(0, "it is no file")  # such as a directory, or a device
         if not target.parent.is_dir():
             raise FileNotFoundError(0, f"there is no folder {target.parent}")
-        temporary = target.with_name(f".gfxgraph.{os.getpid()}.{threading.get_ident()}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
+        write_text(target, text)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null character
         why = getattr(error, "strerror", None) or error
         raise ArgumentError(f"The page cannot be written to {path}: {why}.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

@@ -155,7 +155,7 @@ def experiment(
         )
     chosen = EXPERIMENTS[name]
     what = f"experiment({name!r})"
-    check_options("experiment", seconds, kwargs)
+    check_options("experiment", seconds, kwargs, progress)
     whole = isinstance(ranks, int) and not isinstance(ranks, bool)
     if not whole or not 2 <= ranks <= _MOST_RANKS:
         raise ArgumentError(
@@ -178,7 +178,9 @@ def experiment(
             traffic = functions.calls_of_lengths(device.type) if name == "lengths" else None
     else:
         traffic = None if traffic is None else _tuples(what, traffic)
-        checked("experiment", fn, args or (traffic[0] if traffic else ()), seconds, kwargs)
+        checked(
+            "experiment", fn, args or (traffic[0] if traffic else ()), seconds, kwargs, progress
+        )
     subject = Subject(fn, args, kwargs or {}, traffic, ways, seconds, ranks, progress)
     outcome = chosen.run(subject)
     shows = chosen.emulated if device.kind == "emulated" else chosen.on_gpu
