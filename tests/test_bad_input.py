@@ -99,6 +99,11 @@ CALLS = {
         lambda: gfxgraph.graphed(double, warmup=0),
         "graphed(warmup=0): expected a whole number from 1",
     ),
+    "a group": (
+        lambda: gfxgraph.graphed(double, collectives="inside", group="ranks"),
+        "graphed(group='ranks'): expected a torch.distributed.ProcessGroup, with "
+        'collectives="inside"',
+    ),
     "a large seed": (verify(seed=2**70), "expected a whole number from 0, below 2**63"),
     "inputs": (verify(inputs=3), "expected a tuple of arguments for each run, not int"),
     "kwargs": (verify(kwargs=3), "verify(kwargs=3): expected keyword arguments"),

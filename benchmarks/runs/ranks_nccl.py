@@ -6,19 +6,24 @@ two GPUs it runs over Gloo with emulated graphs, which shows that it runs, and n
 - ``tensor parallel``: a stack of blocks of a transformer, spread with ``parallelize_module`` and by
   hand with ``all_reduce``: eager, split and inside, equal and timed in turn;
 - ``pipeline``: two stages, whose sends and receives are inside of what is graphed;
-- ``one rank cannot capture``: in each mode, what the others do, and for how long;
+- ``one collective``: each kind alone, in both modes: is it in a graph, are results those of eager;
+- ``agreement``: what a call with a graph that holds one ``all_reduce`` costs;
+- ``one rank ...``: in each mode, what the ranks do when one is at fault, and for how long;
 - ``shut down``: seconds of ``destroy_process_group()`` while such graphs live;
 - ``without collectives``: the host time of a replay, before and after there is a group;
-- ``one rank is killed``: in processes of its own, what the other sees, and when.
+- ``one rank is killed``: in processes of its own, what the other sees, and when; also in eager.
+
+It takes at most 200 seconds: each set of processes is killed after its time, and what it had found
+by then is in the file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,9 +41,21 @@ from benchmarks.lib.report import about, arguments, failure, shortened, write
 from benchmarks.lib.timing import in_turn, synchronize
 
 WORLD, CALLS = 2, 6
-# Seconds: until a set of ranks is ended, until a collective fails, and to agree in.
-LIMIT, TIMEOUT, PATIENCE = 240.0, 20.0, 10.0
 MODES = ("split", "inside")
+FAULTS = ("cannot capture", "sends another shape", "resets", "stalls")
+# Seconds until a set of ranks is killed: the one that measures, and those of which a rank is.
+LIMIT, LIMIT_KILLED = 84.0, 38.0
+# Seconds until a collective fails, and to agree in; shorter where a rank is killed.
+TIMEOUT, TIMEOUT_KILLED, PATIENCE = 20.0, 8.0, 5.0
+# The watchdog of NCCL ends collectives that take too long, and leaves the process alive (2). It
+# waits four times the pause before it does so; the synchronous collectives of torch 2.11 give no
+# work that a host could wait for instead (TORCH_NCCL_BLOCKING_WAIT).
+_WATCHDOG = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
 
 
 class Block(nn.Module):
@@ -79,7 +96,7 @@ class Rank:
         self.width, self.heads, self.layers = (2048, 16, 24) if self.is_real else (64, 4, 2)
         self.found: dict[str, Any] = about("ranks_nccl", commit)
 
-    def begin(self) -> None:
+    def begin(self, timeout: float = TIMEOUT) -> None:
         """Meet the other rank."""
         backend = "nccl" if self.is_real else "gloo"
         self.found["backend"] = backend
@@ -88,7 +105,7 @@ class Rank:
             init_method=f"tcp://127.0.0.1:{self.port}",
             rank=self.rank,
             world_size=WORLD,
-            timeout=timedelta(seconds=TIMEOUT),
+            timeout=timedelta(seconds=timeout),
         )
 
     def keep(self, name: str, case: Callable[[], Any]) -> None:
@@ -183,22 +200,148 @@ class Rank:
         times = in_turn(ways, range(self.rounds), 10, warm_up=3)
         return {"times": times, "bit-identical": all(same), "split": self.told(graph)}
 
-    def one_cannot(self, how: str) -> dict[str, Any]:
-        """The second rank raises in its capture."""
+    def kinds(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Functions that issue one collective each, most of them in the classic way."""
+        from torch.distributed import _functional_collectives as functional
+
+        other, world = 1 - self.rank, dist.group.WORLD
+
+        def all_reduce(x: Tensor) -> Tensor:
+            y = x * 2
+            dist.all_reduce(y)
+            return y + 1
+
+        def waits_later(x: Tensor) -> Tensor:
+            y = x * 2
+            work = dist.all_reduce(y, async_op=True)
+            z = x * 3
+            work.wait()
+            return y + z
+
+        def all_gather_into_tensor(x: Tensor) -> Tensor:
+            out = x.new_empty(WORLD * x.numel())
+            dist.all_gather_into_tensor(out, x.flatten() + 1)
+            return out * 2
+
+        def all_gather(x: Tensor) -> Tensor:
+            parts = [torch.empty_like(x) for _ in range(WORLD)]
+            dist.all_gather(parts, x + 1)
+            return torch.stack(parts)
+
+        def reduce_scatter_tensor(x: Tensor) -> Tensor:
+            out = x.new_empty(x.numel() // WORLD)
+            dist.reduce_scatter_tensor(out, x.flatten() + 1)
+            return out * 2
+
+        def broadcast(x: Tensor) -> Tensor:
+            y = x * 2
+            dist.broadcast(y, 0)
+            return y + 1
+
+        def all_to_all_single(x: Tensor) -> Tensor:
+            out = torch.empty_like(x)
+            dist.all_to_all_single(out, x + 1)
+            return out * 2
+
+        def functional_sum(x: Tensor) -> Tensor:
+            return functional.all_reduce(x * 2, "sum", world) + 1
+
+        def coalesced(x: Tensor) -> Tensor:
+            y, z = x * 2, x * 3
+            with dist._coalescing_manager(device=self.device if self.is_real else None):
+                dist.all_reduce(y)
+                dist.all_reduce(z)
+            return y + z
+
+        def batch_isend_irecv(x: Tensor) -> Tensor:
+            y = torch.empty_like(x)
+            ops = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            return y + 1
+
+        def send_and_recv(x: Tensor) -> Tensor:
+            y = x * 2
+            dist.send(y, other) if self.rank == 0 else dist.recv(y, other)
+            return y + 1
+
+        def barrier(x: Tensor) -> Tensor:
+            dist.barrier()
+            return x + 1
+
+        kinds = (all_reduce, waits_later, all_gather_into_tensor, all_gather, broadcast)
+        kinds += (reduce_scatter_tensor, all_to_all_single, functional_sum, coalesced)
+        kinds += (batch_isend_irecv, send_and_recv, barrier)
+        return {kind.__name__: kind for kind in kinds}
+
+    def keep_collectives(self, names: list[str]) -> None:
+        """Measure each collective alone in both modes."""
+        for name in names:
+            for how in MODES:
+                what = f"one collective, {name}, {how}"
+                self.keep(what, lambda name=name, how=how: self.one_collective(name, how))
+
+    def one_collective(self, name: str, how: str) -> dict[str, Any]:
+        """A graph of a function with one collective."""
+        kind = self.kinds()[name]
+        graph = self.gfxgraph.graphed(kind, collectives=how)
+        results = [graph(self.x(n)) for n in range(4)]
+        same = [torch.equal(y, kind(self.x(n))) for n, y in enumerate(results)]
+        return {"right": all(same), **self.told(graph)}
+
+    def rounds_of_agreement(self) -> dict[str, Any]:
+        """What it costs to agree, and how: the first two rounds are over the store."""
+        from gfxgraph.call.agreement import Agreement
+
+        store = dist.distributed_c10d._get_default_store()
+        agreement, times = Agreement("measured", range(WORLD), self.rank, store, PATIENCE), []
+        dist.barrier()
+        for _ in range(1000):
+            start = time.perf_counter()
+            agreed = agreement.decide("replays graph 1").agreed
+            times.append((time.perf_counter() - start) * 1e6)
+        synchronize()
+        return {
+            "agreed": agreed,
+            "in memory": agreement._shared is not None,
+            "first_us": [round(t) for t in times[:4]],
+            "median_us": round(statistics.median(times[4:]), 1),
+            "p99_us": round(sorted(times[4:])[-10], 1),
+        }
+
+    def agreement(self) -> dict[str, Any]:
+        """Calls that do next to nothing but agree."""
+        x, all_reduce = self.x()[:1, :1], self.kinds()["all_reduce"]
+        ways: dict[str, Callable[[], Any]] = {"eager": lambda: all_reduce(x)}
+        graphs = {how: self.gfxgraph.graphed(all_reduce, collectives=how) for how in MODES}
+        ways |= {how: (lambda graph=graph: graph(x)) for how, graph in graphs.items()}
+        times = in_turn(ways, range(self.rounds), 20, warm_up=8)
+        return {"times": times, **{how: self.told(graph) for how, graph in graphs.items()}}
+
+    def at_fault(self, how: str, fault: str) -> dict[str, Any]:
+        """The second rank is at fault."""
         from gfxgraph.device import current_device
 
         def f(x: Tensor) -> Tensor:
-            if self.rank == 1 and current_device().is_capturing():
+            if fault == "cannot capture" and self.rank and current_device().is_capturing():
                 raise ValueError("not in a capture")
             y = x * 2
+            if fault == "sends another shape" and self.rank:
+                y = y.flatten()
             dist.all_reduce(y)
-            return y
+            return y.view(x.shape)
 
-        graph, x, start = self.gfxgraph.graphed(f, collectives=how), self.x(), time.perf_counter()
-        right = all(torch.equal(graph(x), x * 2 * WORLD) for _ in range(CALLS))
+        graph, x, right = self.gfxgraph.graphed(f, collectives=how), self.x(), []
+        start = time.perf_counter()
+        for call in range(2 * CALLS):
+            if fault == "resets" and self.rank and call == CALLS:
+                graph.reset()
+            if fault == "stalls" and self.rank and call == CALLS:
+                time.sleep(PATIENCE * 1.4)
+            right.append(torch.equal(graph(x), x * 2 * WORLD))
         synchronize()
         seconds = round(time.perf_counter() - start, 3)
-        return {"right": right, "seconds": seconds, **self.told(graph)}
+        return {"right": all(right), "seconds": seconds, **self.told(graph)}
 
     def shut_down(self) -> dict[str, Any]:
         """Graphs with collectives of both kinds are alive."""
@@ -228,33 +371,39 @@ class Rank:
         return in_turn({"replay": lambda: graph(x)}, range(self.rounds), 50, warm_up=20)["replay"]
 
     def is_killed(self, how: str) -> dict[str, Any]:
-        """The second rank ends in the middle; what the first one sees."""
+        """The second rank ends in the middle; what the first one sees in ``how``, or in eager."""
 
         def f(x: Tensor) -> Tensor:
             y = x * 2
             dist.all_reduce(y)
             return y
 
-        graph, calls = self.gfxgraph.graphed(f, collectives=how), []
+        graph = f if how == "eager" else self.gfxgraph.graphed(f, collectives=how)
+        calls: list[Any] = []
+        found = self.found[f"one rank is killed, {how}"] = {"calls": calls}
         for call in range(CALLS):
             if call == CALLS // 2 and self.rank:
                 os.kill(os.getpid(), signal.SIGKILL)
+            calls.append(["did not end"])
+            write(self.folder / f"{self.rank}.json", self.found)
             start = time.perf_counter()
             try:
                 y = graph(self.x())
+                returned = round(time.perf_counter() - start, 2)
                 synchronize()
                 said = "right" if torch.equal(y, self.x() * 2 * WORLD) else "wrong"
             except RuntimeError as error:
-                said = failure(error)["error"][:120]
-            calls.append([said, round(time.perf_counter() - start, 2)])
-            self.found[f"one rank is killed, {how}"] = {"calls": calls, **self.told(graph)}
+                returned, said = None, failure(error)["error"][:120]
+            calls[-1] = [said, returned, round(time.perf_counter() - start, 2)]
+            if how != "eager":
+                found |= self.told(graph)
             write(self.folder / f"{self.rank}.json", self.found)
-        return {"calls": calls, **self.told(graph)}
+        return found
 
     def told(self, graph: Any) -> dict[str, Any]:
         """Captures, replays, and why not."""
         stats = graph.stats()
-        reasons = [shortened(reason.splitlines()[0])[:160] for reason in stats.fallbacks]
+        reasons = [shortened(" ".join(reason.split()))[:400] for reason in stats.fallbacks]
         return {"captures": stats.captures, "replays": stats.replays, "reasons": reasons}
 
 
@@ -263,17 +412,24 @@ def take_part(rank: int, folder: Path, port: int, rounds: int, commit: str, kill
     one = Rank(rank, folder, port, rounds, commit)
     with torch.no_grad():
         if killed:
-            one.begin()
+            one.begin(TIMEOUT_KILLED)
             one.keep(f"one rank is killed, {killed}", lambda: one.is_killed(killed))
             os._exit(0)  # a group of which a rank is gone cannot be shut down
         one.keep("without collectives, no group", one.without_collectives)
         one.begin()
         one.keep("without collectives, in a group", one.without_collectives)
+        kinds = list(one.kinds())
+        one.keep_collectives(kinds[:-3])
+        one.keep("rounds of agreement", one.rounds_of_agreement)
+        one.keep("agreement", one.agreement)
         one.keep("tensor parallel, by hand", lambda: one.tensor_parallel(one.by_hand))
         one.keep("tensor parallel, DTensor", lambda: one.tensor_parallel(one.spread))
         one.keep("pipeline", one.pipeline)
-        for how in MODES:
-            one.keep(f"one rank cannot capture, {how}", lambda how=how: one.one_cannot(how))
+        for fault in FAULTS:
+            for how in MODES:
+                what = f"one rank {fault}, {how}"
+                one.keep(what, lambda fault=fault, how=how: one.at_fault(how, fault))
+        one.keep_collectives(kinds[-3:])  # to one rank, and what no graph of NCCL can hold
         one.keep("shut down", one.shut_down)
 
 
@@ -290,26 +446,22 @@ def run_ranks(rounds: int, commit: str, killed: str = "") -> tuple[list[dict[str
         folder = Path(name)
         environ = os.environ | {"GFXGRAPH_RANKS_TIMEOUT": str(PATIENCE)}
         environ.setdefault("OMP_NUM_THREADS", "1")
-        if killed:  # an error instead of the end of the process
-            environ |= {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+        environ |= _WATCHDOG if killed else {}
         told = [str(free_port()), str(rounds), commit or "-", killed or "-"]
         command = [sys.executable, "-m", "benchmarks.runs.ranks_nccl", "--rank"]
         ranks = [
             subprocess.Popen([*command, f"{rank},{folder},{','.join(told)}"], env=environ)
             for rank in range(WORLD)
         ]
-        until = time.monotonic() + LIMIT
+        until = time.monotonic() + (LIMIT_KILLED if killed else LIMIT)
         ended: list[str] = []
         for rank in ranks:
             try:
-                ended.append(str(rank.wait(max(1.0, until - time.monotonic()))))
+                ended.append(str(rank.wait(max(0.1, until - time.monotonic()))))
             except subprocess.TimeoutExpired:
-                ended.append("hangs")
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    if ended and ended[-1] == "hangs":
-                        rank.kill()
+                ended.append("killed, its time was over")
         for rank in ranks:
+            rank.kill()
             rank.wait()
         files = [folder / f"{rank}.json" for rank in range(WORLD)]
         return [json.loads(f.read_text()) if f.is_file() else {} for f in files], ended
@@ -318,7 +470,7 @@ def run_ranks(rounds: int, commit: str, killed: str = "") -> tuple[list[dict[str
 def main() -> None:
     """Start the ranks, and put together what they found."""
     parser = arguments(__doc__, "ranks_nccl.json")
-    parser.add_argument("--rounds", type=int, default=20, help="of 10 calls each; default 20")
+    parser.add_argument("--rounds", type=int, default=10, help="of 10 calls each; default 10")
     parser.add_argument("--rank", default="", help="for the ranks that this starts")
     options = parser.parse_args()
     if options.rank:
@@ -326,20 +478,18 @@ def main() -> None:
         given = commit.strip("-"), killed.strip("-")
         take_part(int(rank), Path(folder), int(port), int(rounds), *given)
         return
-    (first, second), ended = run_ranks(options.rounds, options.commit)
     head = ("command", "commit", "device", "torch", "backend")
-    result: dict[str, Any] = {name: first[name] for name in head if name in first}
-    result |= {"ended": ended, "cases": {}}
-    for name in (*first, *second):
-        if name not in head:
-            result["cases"][name] = [first.get(name), second.get(name)]
-    for how in MODES:
-        found, ended = run_ranks(options.rounds, options.commit, how)
-        name = f"one rank is killed, {how}"
-        result["cases"][name] = {"ended": ended, "first": found[0].get(name)}
+    result: dict[str, Any] = dict.fromkeys(head) | {"ended": {}, "cases": {}}
+    for killed in ("", "eager", *MODES):
+        found, ended = run_ranks(options.rounds, options.commit, killed)
+        for row in found:
+            result |= {name: row.pop(name) for name in head if name in row}
+        result["ended"][killed or "measuring"] = ended
+        for name in dict.fromkeys((*found[0], *found[1])):
+            result["cases"][name] = rows = [rank.get(name) for rank in found]
+            print(name, json.dumps(rows), flush=True)
+        print(f"{killed or 'measuring'} ended", ended, flush=True)
         write(options.out, result)
-    for name, rows in result["cases"].items():
-        print(name, json.dumps(rows), flush=True)
 
 
 if __name__ == "__main__":

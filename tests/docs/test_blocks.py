@@ -40,11 +40,12 @@ def in_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def log_as_before():
-    """A page may give the log a handler, and a level."""
+def process_as_before():
+    """A page may give the log a handler and a level, and turn off grad mode."""
     log = logging.getLogger("gfxgraph")
     before = [*log.handlers], log.level
-    yield
+    with torch.enable_grad():
+        yield
     log.handlers[:], log.level = before
 
 
@@ -56,7 +57,7 @@ def log_as_before():
         if name not in OTHERWISE
     ],
 )
-@pytest.mark.usefixtures("log_as_before")
+@pytest.mark.usefixtures("process_as_before")
 def test_the_blocks_of_a_page_run(name, tmp_path, monkeypatch):
     """Pages show what comes without a GPU, from the pinned torch."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

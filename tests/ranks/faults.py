@@ -62,7 +62,12 @@ def ran(fn, rank, expected, before=lambda call: None, given=rows, calls=5):
 
 def told(fn, right):
     stats = fn.stats()
-    return {"right": right, "replays": stats.replays, "fallbacks": list(stats.fallbacks)}
+    return {
+        "right": right,
+        "replays": stats.replays,
+        "fallbacks": list(stats.fallbacks),
+        "cut": [len(row.report) for row in stats.graphs],
+    }
 
 
 def is_watched():
@@ -144,8 +149,7 @@ def sends_another_shape_later(rank, world, how):
 
     sizes = (4, 4, 8, 8, 8, 4, 4, 4)
     right = [torch.equal(f(rows(rank, size)), total(world, size) * 2 + 1) for size in sizes]
-    reports = [row.report for row in f.stats().graphs]
-    return told(f, right) | {"cut": [len(report) == 1 for report in reports]}
+    return told(f, right)
 
 
 @case
@@ -184,6 +188,24 @@ def resets(rank, world, how):
             f.reset()
 
     return ran(f, rank, total(world) * 2 + 1, before)
+
+
+@case
+def of_a_mesh(rank, world, how):
+    """Rows and columns of two ranks each; nobody is at fault."""
+    rows_of = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    columns = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+
+    def sums(x):
+        y = x * 2
+        dist.all_reduce(y, group=rows_of[rank // 2])
+        dist.all_reduce(y, group=columns[rank % 2])
+        return y + 1
+
+    given = {"group": dist.group.WORLD} if how == "inside" else {}
+    named = ran(gfxgraph.graphed(sums, collectives=how, **given), rank, total(world) * 2 + 1)
+    found = ran(gfxgraph.graphed(sums, collectives=how), rank, total(world) * 2 + 1)
+    return named | {"not_named": found}
 
 
 @case
@@ -232,7 +254,7 @@ def is_killed(rank, world, how):
         try:
             right.append(torch.equal(f(rows(rank)), total(world) * 2 + 1))
         except RuntimeError as error:
-            errors.append(str(error))
+            errors.append([str(error), *getattr(error, "__notes__", ())])
 
     @gfxgraph.graphed(collectives=how)
     def without(x):
@@ -242,7 +264,7 @@ def is_killed(rank, world, how):
 
     expected = (total(world) - rows(FAULTY)) * 2 + 1
     again = ran(without, rank, expected)
-    return told(f, right) | {"errors": len(errors), "again": again}
+    return told(f, right) | {"errors": errors, "again": again}
 
 
 def main(rank, world, how, folder, port, names):

@@ -289,6 +289,12 @@ def test_coalescing_by_a_run_of_ours(ranks):
         assert all(rank["right"]) and rank["left"] == 0
 
 
+def test_coalesced_and_sent_at_the_end(ranks):
+    for rank in ranks:
+        was_split(rank, replays=3)
+        assert rank["captures"] == 2
+
+
 def test_a_replay_that_is_compared(ranks):
     for rank in ranks:
         assert all(rank["right"]) and rank["replays"] == 3 and rank["issued"] == 6

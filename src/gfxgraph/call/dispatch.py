@@ -602,7 +602,7 @@ class Dispatcher:
         found = collectives.found_before()
         wants = self.options.collectives == "inside" and self.options.compile is None
         if self._together is None and wants and found and not self.strategy.layout.is_padded:
-            begun = begin(self.name, found, self._release_held)
+            begun = begin(self.name, found, self._release_held, self.options.group)
             if isinstance(begun, str):
                 if self.entries.is_new(begun):
                     log(logging.WARNING, "split", function=self.name, because=begun)

@@ -431,14 +431,13 @@ class Entry:
         return error and f"an operator raised {error}, on the emulated device"
 
     def is_ready(self, leaves: Sequence[torch.Tensor]) -> bool:
-        """Whether a replay for these tensors will go through; the caller holds LOCK."""
-        captured, pool = self.captured, self.graph_pool
+        """Whether a replay for these tensors will go through, if it is not stale; under LOCK."""
+        pool = self.graph_pool
         return (
-            captured is not None
+            self.captured is not None
             and not pool.is_replaying
             and not pool.device.is_capturing()
             and vars(forward_ad)["_current_level"] < 0
-            and captured.guard.holds()
             and not self._replay.clashes(leaves)
         )
 
@@ -475,6 +474,8 @@ class Entry:
         Raises:
             DeadTensorError: see ``Guard.check_alive``.
         """
+        if self._guard.holds():  # so it is alive, too
+            return []
         self._guard.check_alive()
         return self._guard.changes()
 

@@ -89,6 +89,7 @@ def graphed(
     max_graphs: int = 32,
     branching: Branching = "auto",
     collectives: Literal["split", "inside", "refuse"] = "split",
+    group: Any = None,
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None = None,
     dims: Dims | None = None,
     pad: Padding | Mapping[str, Padding] = "auto",
@@ -137,6 +138,9 @@ def graphed(
             NCCL and RCCL and on the emulated device; before each call the ranks of the group agree
             on the host that all replay, or none does. Where that cannot be they are split, or run
             eagerly; with ``compile`` they are split. ``"refuse"``: the function runs eagerly.
+        group: with ``collectives="inside"``: the ``torch.distributed.ProcessGroup`` of the ranks
+            that call the function together; the groups of its collectives have to be parts of it.
+            Default: the group of its collectives, if that is one.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
             Default: each shape has a graph of its own.
@@ -196,6 +200,7 @@ def graphed(
         of_sizes,
         how,
         tuple(inputs),
+        group,
     )
     given = (dims, pad, larger, out_dims, rows)
     if of_sizes is None and given != (None, "auto", "eager", None, "judge"):

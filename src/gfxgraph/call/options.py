@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+from torch import distributed as dist
+
 from ..errors import ArgumentError
 from ..graph.compare import Tolerance
 from .buckets.padding import Padding
@@ -29,6 +31,7 @@ class PlainOptions(TypedDict, total=False):
     max_graphs: int
     branching: Branching
     collectives: Literal["split", "inside", "refuse"]
+    group: Any
     buckets: Sequence[int] | Mapping[str, Sequence[int]] | None
     dims: Dims | None
     pad: Padding | Mapping[str, Padding]
@@ -65,6 +68,7 @@ class Options:
     buckets: Buckets | None = None
     compile: Compile | None = None
     inputs: tuple[str, ...] = ()
+    group: Any = None
     given_to: str = field(default="graphed", compare=False)  # what messages call it
 
     def __post_init__(self) -> None:
@@ -75,6 +79,7 @@ class Options:
         tolerance = isinstance(self.verify, bool) or (
             isinstance(self.verify, (int, float)) and 0 <= self.verify < float("inf")
         )
+        is_inside = self.collectives == "inside"
         named = all(isinstance(name, str) for name in self.inputs)
         for name, fits, takes in (
             ("inputs", named, "names of parameters"),
@@ -89,8 +94,17 @@ class Options:
                 self.collectives in ("split", "inside", "refuse"),
                 "'split', 'inside' or 'refuse'",
             ),
+            (
+                "group",
+                self.group is None or (is_inside and _is_group(self.group)),
+                'a torch.distributed.ProcessGroup, with collectives="inside"',
+            ),
         ):
             if not fits:
                 raise ArgumentError(
                     f"{self.given_to}({name}={getattr(self, name)!r}): expected {takes}."
                 )
+
+
+def _is_group(value: Any) -> bool:
+    return dist.is_available() and isinstance(value, dist.ProcessGroup)

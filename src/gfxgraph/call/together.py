@@ -16,6 +16,7 @@ from then on, and say which rank it was.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import logging
 import weakref
@@ -144,9 +145,7 @@ class Together:
         """
         if recording is None:
             verdict = self._agreement.decide("has captured")
-        elif recording.breaks():
-            event = recording.breaks()[0]
-            where = f"{event.where}: {event.point.what}"
+        elif (where := self._where_cut(recording)) is not None:
             verdict = self._agreement.decide(_BREAKS, [where])
             if verdict.agreed:
                 verdict = Verdict(False, f"graphs are cut anyway at {where}", alike=True)
@@ -156,6 +155,14 @@ class Together:
             self._is_over = True
             self._end("split" if verdict.alike else "eager", verdict.why)
             raise CaptureError(self.why, transient=self.mode == "split")
+
+    def _where_cut(self, recording: Recording) -> str | None:
+        """Where no graph could hold a recording whole, on this rank or any other."""
+        if recording.breaks():
+            event = recording.breaks()[0]
+            return f"{event.where}: {event.point.what}"
+        stranger = _strangers(recording.collectives, self._agreement.ranks)
+        return None if stranger is None else f"{stranger.where}: {stranger}, of other ranks"
 
     def _tell(self, what: str, detail: Sequence[str]) -> None:
         self._is_over = True
@@ -173,42 +180,70 @@ class Together:
 
 
 def _sequence(collectives: Sequence[Collective]) -> tuple[str, list[str]]:
-    """A word for a sequence of collectives, and its lines."""
-    kinds = repr([collective.kind for collective in collectives])
+    """A word for a sequence of collectives, and its lines.
+
+    Ranks have different groups, as in a mesh: which are the same is what has to be the same.
+    """
+    groups = {group: n for n, group in enumerate(dict.fromkeys(c.group for c in collectives))}
+    kinds = repr([(groups[c.group], c.ranks, *c.kind) for c in collectives])
     digest = hashlib.sha256(kinds.encode()).hexdigest()[:16]
     return f"{_RECORDED}{digest}", [f"{c} at {c.where}" for c in collectives]
 
 
-def begin(name: str, found: Sequence[Collective], end: Callable[[], None]) -> Together | str:
+#: How many callables have begun under a name.
+_begun: collections.Counter[str] = collections.Counter()
+
+
+def begin(
+    name: str, found: Sequence[Collective], end: Callable[[], None], group: Any = None
+) -> Together | str:
     """Begin to decide about a callable together with the other ranks, after its first call.
 
-    The ranks meet under the number of collectives that their group has issued so far: after the
+    The ranks meet under the number of collectives that the groups have issued so far: after the
     same call it is the same on all, whatever they call the function, and did before.
 
     Args:
         name: of the callable.
         found: the collectives of its first call.
         end: see :class:`Together`.
+        group: the ranks that call it. Default: the group of its collectives.
 
     Returns:
         The decisions; a text: why graphs cannot hold these collectives.
     """
     c10d: Any = dist.distributed_c10d
-    groups = sorted({collective.group for collective in found})
-    if len(groups) != 1:
-        return f"the collectives are of several groups ({', '.join(groups)})"
-    group = c10d._resolve_process_group(groups[0])
-    device = current_device()
-    if device.kind != "emulated":
-        backend = group._get_backend(torch.device(device.type)).name()
-        if backend.lower() not in ("nccl", "rccl"):
-            return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
+    groups = {each: c10d._resolve_process_group(each) for each in sorted({c.group for c in found})}
+    if group is None and len(groups) > 1:
+        return (
+            f"the collectives are of several groups ({', '.join(groups)}): give the one whose "
+            "ranks call the function together (group=)"
+        )
+    group = group or next(iter(groups.values()))
+    ranks, device = dist.get_process_group_ranks(group), current_device()
+    for each, its_group in groups.items():
+        if not set(dist.get_process_group_ranks(its_group)) <= set(ranks):
+            return f"ranks of group {each} are not in the group that was given (group=)"
+        if device.kind != "emulated":
+            backend = its_group._get_backend(torch.device(device.type)).name()
+            if backend.lower() not in ("nccl", "rccl"):
+                return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
     try:
-        number = group._get_sequence_number_for_group()
+        number = sum(each._get_sequence_number_for_group() for each in groups.values())
     except RuntimeError as error:
         return f"the group does not count its collectives: {one_line(error)}"
+    meeting = f"{group.group_name}/{number}"
+    _begun[meeting] += 1
     patience = settings.from_environment().ranks_timeout
-    ranks = dist.get_process_group_ranks(group)
     store = c10d._get_default_store()
-    agreement = Agreement(f"{groups[0]}/{number}", ranks, dist.get_rank(), store, patience)
+    agreement = Agreement(f"{meeting}/{_begun[meeting]}", ranks, dist.get_rank(), store, patience)
     return Together(name, agreement, end)
+
+
+def _strangers(collectives: Sequence[Collective], ranks: Sequence[int]) -> Collective | None:
+    """The first collective of a group with other ranks than those that agree."""
+    c10d: Any = dist.distributed_c10d
+    for collective in collectives:
+        group = c10d._resolve_process_group(collective.group)
+        if not set(dist.get_process_group_ranks(group)) <= set(ranks):
+            return collective
+    return None

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..interpose.codes import address
 from ..interpose.source import Source
 from ..record.effects import tensors_in
+from ..record.exchanges import DONE, Progress
 from ..record.interceptor import Point
 from ..record.recorder import Event, Same
 from .native import NativeGraph
@@ -159,7 +160,7 @@ def outcome(result: Any, places: list[int]) -> Any:
         result: what the step gave.
         places: those of its arguments, see :func:`places_of`.
     """
-    if result is None or type(result) in (bool, int):
+    if result is None or result is DONE or type(result) in (bool, int):
         return type(result), result
     if isinstance(result, torch.Tensor):
         return torch.Tensor, _outcome_of_leaf(result), _index_in(places, result)
@@ -192,6 +193,8 @@ def _outcome_of_leaf(leaf: Any) -> Any:
         return type(leaf), str(leaf.dtype), leaf.shape, leaf.tobytes()
     if isinstance(leaf, (float, complex)):  # by bits: 0.0 is not -0.0, and there are many NaNs
         return type(leaf), struct.pack("dd", leaf.real, leaf.imag)
+    if isinstance(leaf, Progress):  # each run has one of its own for the same work
+        return type(leaf)
     try:
         hash(leaf)
     except TypeError:

@@ -38,7 +38,16 @@ from ..forking import new_lock
 from ..interpose.patch import intercept
 from ..interpose.source import users_line
 from .effects import tensors_in
-from .exchanges import DONE, Collective, Exchange, Progress, goes_on, is_sending, sending
+from .exchanges import (
+    DONE,
+    Collective,
+    Exchange,
+    Progress,
+    goes_on,
+    is_sending,
+    joined,
+    sending,
+)
 from .interceptor import current_interceptor
 from .journal import inside_no_graph, is_remembering, is_repeating, perform
 
@@ -158,10 +167,22 @@ class Issued:
     whole: Collective | None = None
 
 
+@dataclass(frozen=True)
+class _Part:
+    """One of several collectives that are sent together."""
+
+    exchange: Exchange
+    collective: Collective
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         self.observers: list[Issued] = []
         self.known: Issued | None = None
+        #: What was issued since ``_start_coalescing()``, and is sent at its end.
+        self.coalesced: list[_Part] | None = None
         self.replaced = ExitStack()
         self.holds = self.together = self.pretends = False
 
@@ -314,13 +335,52 @@ def _issue(
     collective = Collective(name, ranks, users_line(), group, given)
     for issued in observers:
         issued.found.append(collective)
-    if whole or name in _WHOLE or exchange.name.startswith(_WHOLE_SPACES):
+    is_split = exchange.op is not None and _local.coalesced is not None
+    if whole or is_split or name in _WHOLE or exchange.name.startswith(_WHOLE_SPACES):
         collective = replace(collective, why=whole or _UNCUT)
         for issued in observers:
             issued.whole = issued.whole or collective
         _stop(collective)
+        for part in _taken():
+            part.exchange.call(*part.args, **part.kwargs)
         return exchange.call(*args, **kwargs)
-    return _exchange(exchange, collective, args, kwargs)
+    part = _Part(exchange, collective, args, kwargs)
+    if exchange.name == "_start_coalescing" and _is_followed():
+        _local.coalesced = [part]
+        return None
+    if _local.coalesced is None:
+        return _exchange(exchange, collective, args, kwargs)
+    _local.coalesced.append(part)
+    if exchange.name == "_end_coalescing":
+        return _coalesced()
+    return DONE if goes_on(args, kwargs) else None
+
+
+def _is_followed() -> bool:
+    """Whether exchanges of this thread are remembered, repeated or held now."""
+    is_looked_at = _local.pretends and current_interceptor() is not None
+    return is_repeating() or is_looked_at or (is_remembering() and not inside_no_graph())
+
+
+def _taken() -> list[_Part]:
+    """What was issued since ``_start_coalescing()``, for whoever sends it."""
+    parts, _local.coalesced = _local.coalesced, None
+    return parts or []
+
+
+def _coalesced() -> Any:
+    """Send together what was issued since ``_start_coalescing()``.
+
+    NCCL sends nothing before the end, so no run may look at what came out before that; hence it is
+    a single exchange.
+    """
+    parts = _taken()
+    inner = parts[1:-1]
+    name = f"coalesced({', '.join(part.collective.name for part in inner)})"
+    tensors = tuple(given for part in inner for given in part.collective.tensors)
+    collective = replace(parts[-1].collective, name=name, tensors=tensors)
+    calls = [(part.args, part.kwargs) for part in parts]
+    return _exchange(joined(name, [part.exchange for part in parts]), collective, (calls,), {})
 
 
 def _exchange(
@@ -359,9 +419,14 @@ def _hold(
     Raises:
         CaptureError: the emulated device cannot: what it replays has no work that goes on.
     """
-    device = current_device()
+    device, interceptor = current_device(), current_interceptor()
     if device.kind != "emulated":
-        return device.hold_call(exchange.call, exchange.op, args, kwargs)
+        # A method ends in operators of c10d, which are part of it.
+        with ExitStack() as hidden:
+            hidden.enter_context(sending())
+            if interceptor is not None and exchange.op is None:
+                hidden.enter_context(interceptor.unseen())
+            return device.hold_call(exchange.call, exchange.op, args, kwargs)
     if exchange.op is None and goes_on(args, kwargs):
         why = "On the emulated device a graph holds no work that goes on (async_op, isend, irecv)."
         raise replace(collective, why=why).error()
@@ -465,11 +530,13 @@ def _name_of_the_users(name: str) -> str:
 def _observing(issued: Issued) -> Iterator[None]:
     observers = _local.observers
     observers.append(issued)
+    coalesced, _local.coalesced = _local.coalesced, None
     try:
         if len(observers) == 1:
             _replace_all()
         yield
     finally:
+        _local.coalesced = coalesced
         observers.remove(issued)
         if not observers:
             _local.replaced.close()
@@ -526,7 +593,8 @@ def _replace(
 
     def call(original: Any, *args: Any, **kwargs: Any) -> Any:
         ranks, group = group_of(*args, **kwargs)
-        return _issue(replace(exchange, call=original), ranks, group, whole, args, kwargs)
+        own = replace(exchange, call=original, group=group)
+        return _issue(own, ranks, group, whole, args, kwargs)
 
     _local.replaced.enter_context(intercept(owner, name, call))
 

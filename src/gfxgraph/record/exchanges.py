@@ -23,6 +23,7 @@ from ..errors import CaptureError
 from ..interpose.source import Source
 from .effects import tensors_in
 from .explain import explain
+from .missing import name_the_missing
 
 __all__ = [
     "DONE",
@@ -32,6 +33,7 @@ __all__ = [
     "TakesPart",
     "goes_on",
     "is_sending",
+    "joined",
     "sending",
 ]
 
@@ -92,8 +94,8 @@ class Collective:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What has to be the same on all ranks; their lines need not be."""
-        return self.name, self.group, self.tensors
+        """What has to be the same on all ranks, beside the group; their lines need not be."""
+        return self.name, self.tensors
 
     def __str__(self) -> str:
         given = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.tensors)
@@ -118,16 +120,23 @@ class Exchange:
         name: the method, the operator, or what is waited for.
         call: the function.
         op: the operator that it is, if it is one.
+        parts: those that it sends together, see :func:`joined`.
+        group: the name of its group, if that is known.
     """
 
     name: str
     call: Callable[..., Any] = field(compare=False)
     op: OpOverload | None = field(default=None, compare=False)
+    parts: tuple[Exchange, ...] = field(default=(), compare=False)
+    group: str = field(default="", compare=False)
     #: Asked before something is sent; it may raise. Set by whoever looks at what threads do.
     about_to_send: ClassVar[Callable[[Exchange], None]] = staticmethod(lambda exchange: None)
 
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors among the arguments that it writes to."""
+        if self.parts:
+            each = zip(self.parts, args[0], strict=True)
+            return [tensor for part, given in each for tensor in part.written(*given)]
         if self.op is not None:
             return list(written_tensors(self.op, tuple(args), kwargs))
         if self.name in _WRITE_NOTHING:
@@ -142,21 +151,52 @@ class Exchange:
             args: the arguments.
             progress: what to return for work that goes on. Default: a new one.
             kwargs: further arguments.
+
+        Raises:
+            RuntimeError: as torch does; it is told which ranks are missing.
         """
         Exchange.about_to_send(self)
+        try:
+            return self._taken_part(args, progress, kwargs)
+        except RuntimeError as error:
+            if self.group:
+                name_the_missing(error, self.name, self.group)
+            raise
+
+    def _taken_part(
+        self, args: tuple[Any, ...], progress: Progress | None, kwargs: dict[str, Any]
+    ) -> Any:
         with sending():
             result = self.call(*args, **kwargs)
             if isinstance(result, _WORK):
                 if not goes_on(args, kwargs):
                     result.wait()
                     return DONE
-                progress = Progress(self.name) if progress is None else progress
+                progress = Progress(self.name, self.group) if progress is None else progress
                 progress.begin(result)
                 return progress
             if self.op is not None:
                 for tensor in tensors_in(result):
                     torch.ops._c10d_functional.wait_tensor(tensor)
             return result
+
+
+def joined(name: str, parts: Sequence[Exchange]) -> Exchange:
+    """An exchange that sends several together.
+
+    Args:
+        name: its name.
+        parts: the exchanges. It takes a list with a pair of arguments and keyword arguments for
+            each, and gives what the last one gives.
+    """
+
+    def call(given: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Any:
+        result = None
+        for part, (args, kwargs) in zip(parts, given, strict=True):
+            result = part.call(*args, **kwargs)
+        return result
+
+    return Exchange(name, call, parts=tuple(parts), group=parts[0].group)
 
 
 def goes_on(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -193,6 +233,7 @@ class Progress(_WORK):  # type: ignore[misc]
 
     Args:
         name: of the exchange.
+        group: the name of its group, if that is known.
     """
 
     # Both are set by whoever looks at what threads do.
@@ -201,9 +242,9 @@ class Progress(_WORK):  # type: ignore[misc]
     #: Hears that the work is asked for more than its end.
     asked: Callable[[str], None] = staticmethod(lambda what: None)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, group: str = "") -> None:
         super().__init__()
-        self.name = name
+        self.name, self.group = name, group
         self.work: Any = None
         self.is_open = False
         self._settle: list[Callable[[], None]] = []
@@ -230,7 +271,7 @@ class Progress(_WORK):  # type: ignore[misc]
 
     def wait(self, *args: Any) -> Any:
         """Wait, between two graphs."""
-        return Progress.route(Exchange(f"the end of {self.name}", self.now), args)
+        return Progress.route(Exchange(f"the end of {self.name}", self.now, group=self.group), args)
 
     def synchronize(self) -> None:
         """Wait."""
@@ -243,7 +284,7 @@ class Progress(_WORK):  # type: ignore[misc]
             own: the tensors that the work writes to.
             given: those of that run, for which they stand.
         """
-        progress = Progress(self.name)
+        progress = Progress(self.name, self.group)
         if self.is_open:
             progress.begin(self.work)
 

@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.utils._pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..device import generator_state
+from ..device.overrides import WithoutModes
 from ..errors import CaptureError
 from .effects import Same, StorageNames, storage_key, tensors_in
-from .exchanges import Exchange, Progress
+from .exchanges import DONE, Exchange, Progress
 from .handed import Caller, Hands, Plain, hand_out
 from .mutations import Mutations
 
@@ -487,16 +487,28 @@ class Journal:
             call.result = result
             result.when_done(functools.partial(self._settle, call))
         else:
-            self._settle(call, result)
+            self._settle(call, result, given)
         return result
 
-    def _settle(self, call: _Call, result: Any = None) -> None:
-        """Keep what came out of an exchange that is over."""
+    def _settle(self, call: _Call, result: Any = None, given: Sequence[torch.Tensor] = ()) -> None:
+        """Keep what came out of an exchange that is over, to which ``given`` was given."""
+
+        def keep(tensor: torch.Tensor) -> Any:
+            same = Same.of(tensor, given)
+            # In a replay the graphs copy what is new to memory of their own.
+            is_new = self._caller is not None and not call.written
+            return same or (tensor if is_new else _copy(tensor))
+
         try:
             call.settle()
-            if result is not None:
-                with _unseen():
-                    call.result = pytree.tree_map_only(torch.Tensor, _copy, result)
+            if result is None or result is DONE:
+                call.result = call.result or result  # a Progress stays
+                return
+            with _unseen():
+                if isinstance(result, torch.Tensor):
+                    call.result = keep(result)
+                else:
+                    call.result = pytree.tree_map_only(torch.Tensor, keep, result)
         except torch.OutOfMemoryError as error:
             # A run that goes on after it raises that, since it has not what came out.
             call.error = error
@@ -895,11 +907,17 @@ def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tenso
         _local.inside = False
 
 
-@contextmanager
-def _unseen() -> Iterator[None]:
+class _unseen(WithoutModes):
     """Hide our own operations on tensors: they are none of the function's."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
-        yield
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        super().__exit__(*error)
 
 
 def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
