@@ -23,6 +23,11 @@ QUERY := a cat that slowly vanishes and leaves only its grin
 demo: $(READY)
 	@$(BIN)/gfxgraph demo --query "$(QUERY)"
 
+# Tests start many processes. Each would compile gfxgraph anew where the environment forbids to keep
+# what Python compiles, and its threads would wait for those of the process beside it.
+test test-torch-in test-long test-full: export PYTHONDONTWRITEBYTECODE :=
+test test-torch-in test-long test-full: export OMP_NUM_THREADS := 1
+
 test: $(READY)
 	@$(BIN)/python -m pytest -m "not gpu and not long" -n $(PROCESSES) --dist worksteal
 

@@ -11,6 +11,7 @@ from gfxgraph.errors import DeviceError
 from tests.cases import capture_cases as cases
 from tests.helpers.devices import LACKS_DRIVER
 from tests.helpers.paths import RESULTS
+from tests.helpers.sampled import sampled
 
 MEASURED = json.loads((RESULTS / "cases.json").read_text("utf-8"))["cases"]
 
@@ -24,7 +25,7 @@ CAPTURES_FROM = {"assign_scalar_element": "2.15", "combinations": "2.14"}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", cases.CASES)
+@pytest.mark.parametrize("name", sampled(cases.CASES, 4))
 def test_verdict_and_line_are_as_measured(name):
     if name == "scripted" and LACKS_DRIVER:
         pytest.skip("torch.jit would load the driver to compile it")

@@ -26,6 +26,7 @@ def is_one_graph(found):
     return all(line.endswith("folded") for line in row.report)
 
 
+@pytest.mark.long
 def test_a_flow_matching_policy_becomes_one_graph(device):
     given, drawn = flow_matching.main()
     assert is_one_graph(given)
@@ -71,6 +72,7 @@ def test_a_decoder_reads_the_device_once_for_each_token(device, decoded):
     assert read.tainted and read.count == found.shapes[0][1], "the first prompt is checked"
 
 
+@pytest.mark.long
 def test_a_diffusion_pipeline_runs_from_a_graph_a_step_or_from_one(device):
     pytest.importorskip("diffusers")
     import diffusion

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.devices import HAS_GPU
 from tests.helpers.processes import python
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 on_the_emulated_device = pytest.mark.skipif(HAS_GPU, reason="a child cannot use a GPU")
@@ -186,7 +187,8 @@ def test_children_are_right_while_threads_of_their_parent_capture_and_replay():
 
 
 @on_the_emulated_device
-@pytest.mark.parametrize("branches", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("branches", [False, True])
 def test_a_child_that_is_forked_in_the_middle_of_a_capture_does_not_believe_that_it_captures(
     branches,
 ):
@@ -397,7 +399,7 @@ def test_a_child_frees_what_another_thread_was_about_to_move_to_the_old_generati
     assert run(program) == "{'True'}"
 
 
-@pytest.mark.parametrize("who", ["main", "another"])
+@pytest.mark.parametrize("who", sampled(["another", "main"], 2))
 def test_signal_handlers_are_the_programs_own_in_a_child(who):
     program = """
         import signal

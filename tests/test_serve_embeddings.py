@@ -29,6 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from gfxgraph.demo.encoder import SentenceEncoder, tokenize
 from tests.helpers.paths import SOURCE
+from tests.helpers.sampled import sampled
 
 # The emulated device captures sixteen rows of six layers, beside other tests.
 pytestmark = pytest.mark.timeout(300)
@@ -378,7 +379,7 @@ def ends(*options, folder=SOURCE):
     return done.stdout, done.returncode
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, 4))
 def test_a_model_that_does_not_load_ends_it_with_one_line(name, tmp_path):
     others, part = MODELS[name]
     package = tmp_path / PACKAGE
@@ -411,7 +412,7 @@ def test_recipes_that_can_never_be_a_file_end_it_before_the_model_loads(tmp_path
         assert "--recipes" in said and status == 2, said
 
 
-@pytest.mark.parametrize("second", (signal.SIGTERM, signal.SIGINT))
+@pytest.mark.parametrize("second", sampled((signal.SIGTERM, signal.SIGINT), 2))
 def test_a_second_signal_ends_it_at_once(second):
     service = Service("--eager")
     try:

@@ -13,6 +13,7 @@ import pytest
 from gfxgraph.errors import SettingError
 from gfxgraph.settings import Settings, from_environment
 from tests.helpers.processes import python
+from tests.helpers.sampled import sampled
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -49,6 +50,7 @@ def test_every_variable_is_read():
         ("HGB_LOG_FORMAT", "xml", "'text', 'json'"),
         ("SGLANG_RDNA2_KERNELS", "on", "'1'"),
         ("GFXGRAPH_EMULATE", "cuda", "'1'"),
+        ("GFXGRAPH_TRACEBACK", "long", "'full'"),
         ("GFXGRAPH_LAZY", "0", "seconds, a number above 0"),
         ("GFXGRAPH_LAZY", "inf", "seconds, a number above 0"),
         ("GFXGRAPH_RELEASE_BELOW", "2 GB", "MiB, a number above 0"),
@@ -107,7 +109,7 @@ def command(*args, **environment):
     return python("-m", "gfxgraph", *args, **environment)
 
 
-@pytest.mark.parametrize("environment", MALFORMED)
+@pytest.mark.parametrize("environment", sampled(MALFORMED, 3))
 def test_doctor_reports_a_malformed_setting_as_an_error(environment):
     done = command("doctor", "--json", **environment)
     report = json.loads(done.stdout)

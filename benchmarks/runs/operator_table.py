@@ -214,7 +214,7 @@ class Checked:
         self._samples = cache(self._made_samples)
 
     def __call__(self, result: dict[str, Any]) -> bool | None:
-        """Whether the verdict is that it captures as it is."""
+        """Whether the verdict is that it captures unmodified."""
         sample = self._samples(result["op"], result["dtype"]).get(result["index"])
         if sample is None or without_data(sample.text) != without_data(result["sample"]):
             return None

@@ -15,6 +15,8 @@
                                   them, instead of copies; not yet for production
 ``GFXGRAPH_RELEASE_BELOW``        MiB, a number above 0: these plugins drop graphs that were
                                   never replayed once less memory of the device is free
+``GFXGRAPH_TRACEBACK``            ``short`` (default), or ``full``: the traceback of an error
+                                  in a graphed function keeps the frames of gfxgraph
 ``GFXGRAPH_VALIDATE_EVERY``       with ``validate``: which replays are compared with eager
                                   execution beside the first, a whole number from 1,
                                   default 100. Where it is set, the plugins for vLLM and
@@ -49,6 +51,7 @@ __all__ = [
     "LogFormat",
     "Mode",
     "Settings",
+    "Traceback",
     "emulate",
     "explicit_validate_every",
     "explicit_vram_cap",
@@ -58,11 +61,13 @@ __all__ = [
     "mode",
     "rdna2_kernels",
     "rebind",
+    "traceback",
 ]
 
 T = TypeVar("T")
 Mode = Literal["off", "on", "debug", "validate"]
 LogFormat = Literal["text", "json"]
+Traceback = Literal["short", "full"]
 
 _MODES: dict[str, Mode] = {
     "": "off",
@@ -89,6 +94,7 @@ _LAZY = "GFXGRAPH_LAZY", "seconds, a number above 0", _NUMBER, _LEAST, _MOST
 _RELEASE_BELOW = "GFXGRAPH_RELEASE_BELOW", "MiB, a number above 0", _NUMBER, _LEAST, _MOST
 _RANKS_TIMEOUT = "GFXGRAPH_RANKS_TIMEOUT", "seconds, a number above 0", _NUMBER, _LEAST, _MOST
 _FORMATS: dict[str, LogFormat] = {"": "text", "text": "text", "json": "json"}
+_TRACEBACKS: dict[str, Traceback] = {"": "short", "short": "short", "full": "full"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ class Settings:
     release_below: float | None = None  # GFXGRAPH_RELEASE_BELOW, MiB
     rebind: bool = False  # GFXGRAPH_REBIND
     ranks_timeout: float = 30.0  # GFXGRAPH_RANKS_TIMEOUT, seconds
+    traceback: Traceback = "short"  # GFXGRAPH_TRACEBACK
 
 
 def mode(environ: Mapping[str, str] = os.environ) -> Mode:
@@ -153,6 +160,15 @@ def rebind(environ: Mapping[str, str] = os.environ) -> bool:
         SettingError: its value is malformed.
     """
     return _choice(environ, "GFXGRAPH_REBIND", _SWITCH)
+
+
+def traceback(environ: Mapping[str, str] = os.environ) -> Traceback:
+    """The value of ``GFXGRAPH_TRACEBACK``, even if other variables are malformed.
+
+    Raises:
+        SettingError: its value is malformed.
+    """
+    return _choice(environ, "GFXGRAPH_TRACEBACK", _TRACEBACKS)
 
 
 def rdna2_kernels(environ: Mapping[str, str] = os.environ) -> bool:
@@ -213,6 +229,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         release_below=_number(environ, *_RELEASE_BELOW),
         rebind=rebind(environ),
         ranks_timeout=Settings.ranks_timeout if of_ranks is None else of_ranks,
+        traceback=traceback(environ),
     )
 
 

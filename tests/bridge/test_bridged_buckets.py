@@ -21,6 +21,7 @@ from gfxgraph.errors import ArgumentError, CaptureError
 from tests.helpers.devices import region, works_afterwards
 from tests.helpers.models import Attention, rows, same_net
 from tests.helpers.processes import printed
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 GPU = torch.cuda.is_available()
@@ -688,12 +689,15 @@ def test_enabled_torchs_own_name_is_the_same_class_and_captures_by_size(device):
 
 @pytest.mark.parametrize(
     "code",
-    [
-        "from gfxgraph import BridgedCUDAGraph",
-        "import gfxgraph, torch\ngfxgraph.enable()\nBridgedCUDAGraph = torch.cuda.CUDAGraph",
-        "from hipgraph_bridge import BridgedCUDAGraph",
-        "from gfxgraph.bridge.graph import BridgedCUDAGraph",
-    ],
+    sampled(
+        [
+            "from gfxgraph.bridge.graph import BridgedCUDAGraph",
+            "from gfxgraph import BridgedCUDAGraph",
+            "import gfxgraph, torch\ngfxgraph.enable()\nBridgedCUDAGraph = torch.cuda.CUDAGraph",
+            "from hipgraph_bridge import BridgedCUDAGraph",
+        ],
+        4,
+    ),
 )
 def test_the_class_captures_by_size_wherever_it_is_imported_from(code):
     code += """

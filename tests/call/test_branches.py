@@ -727,6 +727,7 @@ print(result.item(), inputs[1].sum().item() / size, *graph.stats().fallbacks)
 """
 
 
+@pytest.mark.long
 def test_a_new_path_whose_arguments_cannot_be_copied_runs_eagerly():
     said = printed(NO_MEMORY)
     assert said.startswith("-1.5 -0.5 what it writes to could not be copied"), said

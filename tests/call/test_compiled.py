@@ -365,6 +365,7 @@ def test_where_compiling_fails_the_graph_is_that_of_the_function_as_it_is(device
     assert [record.event for record in caplog.records] == ["not_compiled"]  # told once
 
 
+@pytest.mark.long
 @pytest.mark.skipif(HAS_GPU, reason="there Inductor makes kernels without a C++ compiler")
 def test_without_a_compiler_for_inductor_there_is_a_graph_all_the_same(tmp_path):
     code = (

@@ -26,6 +26,7 @@ from gfxgraph.call.signature import flatten
 from gfxgraph.graph.tensor_check import python_tensor_check, tensor_check
 from gfxgraph.record.effects import UndoLog
 from gfxgraph.record.recorder import Recorder
+from tests.helpers.sampled import sampled
 
 ROUNDS = 3
 
@@ -111,7 +112,7 @@ def test_values_that_are_equal_and_no_twins_have_graphs_of_their_own(device, nam
     assert stats.replays == len(ALIKE[name]) * (ROUNDS - 1)
 
 
-@pytest.mark.parametrize("cls", [list, tuple])
+@pytest.mark.parametrize("cls", sampled([list, tuple], 2))
 @pytest.mark.parametrize("name", ["ones", "zeros", "not a number", "strings"])
 def test_so_do_long_lists_that_hold_them(device, name, cls):
     def show(x, values):
@@ -322,7 +323,7 @@ ASKS = {
 }
 
 
-@pytest.mark.parametrize("name", ASKS)
+@pytest.mark.parametrize("name", sampled(ASKS, 3, of_long=2))
 @pytest.mark.parametrize("first", ["contiguous", "rows", "expanded"])
 def test_a_function_that_can_tell_layouts_apart_sees_that_of_its_argument(device, name, first):
     order = sorted(layouts(device), key=lambda layout: layout != first)

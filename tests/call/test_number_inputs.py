@@ -16,6 +16,7 @@ from torch.torch_version import TorchVersion
 
 import gfxgraph
 from gfxgraph.errors import ArgumentError
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -117,7 +118,7 @@ def named(fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", BOTH | FLOATS)
+@pytest.mark.parametrize("name", sampled(BOTH | FLOATS, 3, of_long=2))
 def test_one_graph_computes_what_eager_does_for_each_value(name, dtype):
     stats = agree(named(ALL[name]), VALUES, dtype)
     if name == "new_full" and torch.__version__ < TorchVersion("2.9"):
@@ -128,7 +129,7 @@ def test_one_graph_computes_what_eager_does_for_each_value(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("name", sampled(BOTH, 2))
 def test_whole_numbers_as_well(name, dtype):
     stats = agree(named(BOTH[name]), STEPS, dtype)
     assert stats.replays > len(STEPS) / 2

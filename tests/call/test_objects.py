@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import gfxgraph
+from tests.helpers.sampled import sampled
 from tests.hostile.hostile_arguments import CASES as READ_UNSEEN
 from tests.hostile.hostile_identity import CASES as IDENTITY
 
@@ -279,7 +280,7 @@ AS_ITSELF: dict[str, tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]] 
 }
 
 
-@pytest.mark.parametrize("name", AS_ITSELF)
+@pytest.mark.parametrize("name", sampled(AS_ITSELF, 3))
 @torch.no_grad()
 def test_an_object_that_is_asked_for_itself_is_compared_by_identity(device, name):
     fn, make = AS_ITSELF[name]
@@ -410,7 +411,7 @@ def test_calls_of_all_kinds_in_turn_find_their_graph(device):
     assert graph.stats().replays >= 9
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", sampled(HOSTILE, 4, of_long=3))
 @torch.no_grad()
 def test_what_is_read_where_nobody_looks_is_in_the_key(device, name):
     fn, make = HOSTILE[name]

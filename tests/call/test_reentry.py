@@ -478,6 +478,7 @@ print(os.waitpid(child, 0)[1], graph.stats().replays)
 """
 
 
+@pytest.mark.long
 @needs_emulation
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_child_that_is_forked_beside_a_replay_replays():

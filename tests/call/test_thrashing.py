@@ -14,6 +14,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.call.thrash import _MAX_KINDS
+from tests.helpers.sampled import sampled
 
 ENOUGH = 8  # kinds of calls without a replay, as call/thrash.py has it
 
@@ -115,7 +116,7 @@ THRASHING = {
 }
 
 
-@pytest.mark.parametrize("name", THRASHING)
+@pytest.mark.parametrize("name", sampled(THRASHING, 3))
 def test_what_differs_in_every_call_is_said_and_what_to_write(device, x, name):
     make, what, remedy = THRASHING[name]
     fn, calls = make(x)

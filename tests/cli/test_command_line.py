@@ -66,7 +66,7 @@ def subject(tmp_path, monkeypatch):
     ("command", "verdict"),
     [
         (["verify", "cli_subject:f", "float32[4,8]"], "f: the graph is right."),
-        (["check", "cli_subject:f", "float32[4,8]"], "f: captures as it is"),
+        (["check", "cli_subject:f", "float32[4,8]"], "f: captures unmodified"),
     ],
 )
 def test_the_first_line_is_the_verdict_and_all_fit_40_columns(narrow, subject, command, verdict):

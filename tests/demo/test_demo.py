@@ -78,6 +78,7 @@ def todo(report):
     return list(batches(tokens, 2, report.buckets["seq"], "cpu"))
 
 
+@pytest.mark.long
 @needs_model
 def test_the_nearest_passage_is_about_the_query(report):
     assert "comet" in report.hits[0].text
@@ -85,12 +86,14 @@ def test_the_nearest_passage_is_about_the_query(report):
     assert 1 > report.hits[0].score > report.hits[1].score
 
 
+@pytest.mark.long
 @needs_model
 def test_padded_graphs_give_what_eager_gives_without_padding(report):
     assert report.padding.computed > report.padding.asked
     assert 0 <= report.difference.mean <= report.difference.max <= 1e-5
 
 
+@pytest.mark.long
 @needs_model
 def test_a_passage_beyond_512_tokens_is_cut_and_counted(report):
     assert report.passages == 7
@@ -98,6 +101,7 @@ def test_a_passage_beyond_512_tokens_is_cut_and_counted(report):
     assert not report.query_truncated
 
 
+@pytest.mark.long
 @needs_model
 def test_every_batch_is_a_replay_and_every_bucket_one_graph(report, todo):
     buckets = itertools.product(*report.buckets.values())
@@ -111,6 +115,7 @@ def test_every_batch_is_a_replay_and_every_bucket_one_graph(report, todo):
     assert report.fallbacks == {}
 
 
+@pytest.mark.long
 @needs_model
 def test_the_buckets_are_sizes_that_the_text_has(report, todo):
     assert set(report.buckets["batch"]) <= {len(batch.texts) for batch in todo}
@@ -120,6 +125,7 @@ def test_the_buckets_are_sizes_that_the_text_has(report, todo):
     assert max(report.buckets["seq"]) == 512
 
 
+@pytest.mark.long
 @needs_model
 def test_padding_is_what_the_buckets_add_to_the_batches(report, todo):
     def computed(lengths):
@@ -140,6 +146,7 @@ def test_padding_is_what_the_buckets_add_to_the_batches(report, todo):
     assert 0 < padding.share < padding.powers_of_two < padding.longest < 1
 
 
+@pytest.mark.long
 @needs_model
 def test_the_largest_graph_takes_the_memory_and_the_others_share_it(report):
     largest, *others = report.graphs
@@ -149,6 +156,7 @@ def test_the_largest_graph_takes_the_memory_and_the_others_share_it(report):
     assert largest.pool_bytes == report.pool_bytes
 
 
+@pytest.mark.long
 @needs_model
 def test_the_timed_batch_is_one_of_the_most_frequent_bucket(report, todo):
     timing = report.timing
@@ -231,6 +239,7 @@ def test_padding_changes_nothing():
         torch.testing.assert_close(encoder(ids, mask), encoder(ids[:, :4], mask[:, :4]))
 
 
+@pytest.mark.long
 @needs_model
 def test_the_report_fits_80_columns(report):
     lines = shown(report).splitlines()
@@ -241,7 +250,8 @@ def test_the_report_fits_80_columns(report):
 
 @needs_model
 def test_the_command_prints_the_report(text_file):
-    result = demo(text_file, "--query", "fresh bread", "--top", 1, "--limit", 2, "--batch-size", 2)
+    text_file.write_text("The bakery opens at five.", encoding="utf-8")
+    result = demo(text_file, "--query", "fresh bread")
     assert result.exit_code == 0, result.stderr
     parts = ("device", "buckets", "padding", "difference", "time a batch", "captured", "memory")
     for part in (*parts, "The bakery"):

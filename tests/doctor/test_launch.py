@@ -18,6 +18,7 @@ from gfxgraph.doctor.launch import environment_of, prepared, start
 from gfxgraph.errors import DeviceError
 from tests.helpers.command import gfxgraph_command
 from tests.helpers.paths import SOURCE
+from tests.helpers.sampled import sampled
 
 SEGMENTS = "DEBUG_HIP_GRAPH_SEGMENT_SCHEDULING"
 MI355 = Platform("amd", arch="gfx950", rocm="7.2.4")
@@ -104,12 +105,12 @@ def test_an_error_has_the_traceback_and_the_status_of_python(tmp_path, capfd):
     ("init", "tool"),
     [
         ("", "def f():\n    return 1 / 0\nf()\n"),
-        ("raise ValueError('cfg broken')", ""),
+        pytest.param("raise ValueError('cfg broken')", "", marks=pytest.mark.long),
         ("import a_missing_package", ""),
-        ("import broken.missing", ""),
+        pytest.param("import broken.missing", "", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("name", ["broken", "broken.tool"])
+@pytest.mark.parametrize("name", sampled(["broken", "broken.tool"], 2))
 def test_an_error_in_a_module_or_its_package_is_that_of_python(
     init, tool, name, tmp_path, monkeypatch, capfd
 ):
@@ -127,6 +128,7 @@ def test_an_error_in_a_module_or_its_package_is_that_of_python(
     assert err.splitlines() == [expected[0], *expected[users:]]
 
 
+@pytest.mark.long
 def test_a_folder_with_a_main_file_runs(tmp_path, capfd):
     (tmp_path / "__main__.py").write_text("import helper; raise SystemExit(helper.status)")
     (tmp_path / "helper.py").write_text("status = 5")
@@ -152,6 +154,7 @@ def installed_command(folder, monkeypatch, function):
     return script
 
 
+@pytest.mark.long
 def test_a_command_of_an_installed_package_runs_with_gfxgraph_enabled(tmp_path, monkeypatch, capfd):
     script = installed_command(
         tmp_path / "site",
@@ -170,6 +173,7 @@ def test_a_command_of_an_installed_package_runs_with_gfxgraph_enabled(tmp_path, 
     assert started(capfd, "greet")[0] == 4
 
 
+@pytest.mark.long
 def test_an_error_in_a_command_begins_in_the_command(tmp_path, monkeypatch, capfd):
     installed_command(tmp_path, monkeypatch, "        return 1 / 0\n")
     status, _, err = started(capfd, "greet")
@@ -196,6 +200,7 @@ def test_it_is_the_same_process_and_ctrl_c_ends_it(tmp_path):
     assert lines[-1] == "KeyboardInterrupt" and "launch.py" not in err.decode()
 
 
+@pytest.mark.long
 def test_an_interrupt_is_not_forgotten_where_an_exit_handler_runs_code(tmp_path):
     script = tmp_path / "ends.py"
     script.write_text(
@@ -264,7 +269,7 @@ def test_where_the_device_does_not_answer_the_program_runs_nevertheless(monkeypa
     [
         ([], "Missing argument"),
         (["-m"], "Missing argument"),
-        (["nothing.py"], "There is no file 'nothing.py'"),
+        (["nothing.py"], "There is no file 'nothing.py'."),
         (["."], "is a directory without a __main__.py"),
         (["--unknown", "x.py"], "No such option"),
     ],
@@ -279,11 +284,15 @@ def test_what_cannot_be_run_is_explained_and_told_by_status_2(args, problem, tmp
     ("name", "problem"),
     [
         ("no_such_module", "No module named 'no_such_module'"),
-        ("no_such_module.tool", "No module named 'no_such_module'"),
-        ("xml.no_such_module", "No module named 'xml.no_such_module'"),
+        pytest.param(
+            "no_such_module.tool", "No module named 'no_such_module'", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "xml.no_such_module", "No module named 'xml.no_such_module'", marks=pytest.mark.long
+        ),
         ("this.tool", "trying to find 'this.tool'"),
-        ("xml", "No module named 'xml.__main__'"),
-        (".json", "relative"),
+        pytest.param("xml", "No module named 'xml.__main__'", marks=pytest.mark.long),
+        pytest.param(".json", "relative", marks=pytest.mark.long),
     ],
 )
 def test_a_module_that_is_not_there_is_told_by_status_2(name, problem, capfd):

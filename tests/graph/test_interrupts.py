@@ -19,6 +19,7 @@ from gfxgraph.device import current_device
 from gfxgraph.graph.locks import is_inside_gfxgraph
 from gfxgraph.interpose import interrupts, patch
 from gfxgraph.interpose.interrupts import held_back, interrupt_in
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signal")
 
@@ -199,7 +200,7 @@ def events_of_a_first_call(more, device, raised):
     return model, x, count
 
 
-@pytest.mark.parametrize("kind", [Alarm, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", sampled([Alarm, KeyboardInterrupt], 2))
 @pytest.mark.parametrize("more", MORE)
 @pytest.mark.filterwarnings("ignore:The graph is empty")
 def test_an_error_of_a_handler_reaches_the_caller_and_leaves_nothing(more, kind, device, raised):

@@ -12,6 +12,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.graph.guard import _Registrations
+from tests.helpers.sampled import sampled
 
 # Graphs are made for so many objects before it is clear that each call brings another one.
 _ON_TRIAL = 8
@@ -50,7 +51,7 @@ def branching(x: torch.Tensor, request: Request) -> torch.Tensor:
 FUNCTIONS = [by_scale, printing, counting, branching]
 
 
-@pytest.mark.parametrize("fn", FUNCTIONS)
+@pytest.mark.parametrize("fn", sampled(FUNCTIONS, 3))
 @pytest.mark.parametrize("options", [{}, {"branching": "off"}, {"buckets": [2, 4]}])
 def test_objects_that_are_arguments_once_do_not_live_on(device, fn, options):
     graph = gfxgraph.graphed(fn, **options)

@@ -67,7 +67,7 @@ ORDERS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("fn", sampled(branching.FITS, 3), ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("fn", sampled(branching.FITS, 6), ids=lambda fn: fn.__name__)
 def test_where_statements_only_compute_there_is_one_graph(fn, device):
     stats = same_in_each_call(fn, device, (1, 0, 2, 6))
     # What other tests have left in the process may make the first call of all wait.
@@ -76,7 +76,7 @@ def test_where_statements_only_compute_there_is_one_graph(fn, device):
 
 
 @ORDERS
-@pytest.mark.parametrize("case", sampled(branching.STAYS, 3), ids=lambda case: case[0].__name__)
+@pytest.mark.parametrize("case", sampled(branching.STAYS, 6), ids=lambda case: case[0].__name__)
 def test_elsewhere_the_host_decides_and_the_report_says_why(case, device, order):
     fn, why = case
     stats = same_in_each_call(fn, device, order)

@@ -55,7 +55,7 @@ def expected_beside_a_thread(name: str) -> list[Any]:
     return expected(name)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 12, expected, of_long=5))
+@pytest.mark.parametrize("name", sampled(CASES, 24, expected, of_long=11))
 def test_what_a_call_writes_is_what_eager_execution_leaves(device, name):
     found, graph = compare(name, device=device)
     graph.reset()

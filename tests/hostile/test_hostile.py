@@ -37,13 +37,13 @@ def agree(make: Any, arguments: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("name", sampled(FUNCTIONS, 6, of_long=5))
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 12, of_long=11))
 def test_memory_that_arguments_share_is_written_as_in_eager(device, name, arrangement):
     agree(pure(FUNCTIONS[name]), ARRANGEMENTS[arrangement])
 
 
 @pytest.mark.parametrize("calls", LAYOUT_CALLS)
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", sampled(LAYOUTS, 4, of_long=3))
 def test_a_function_that_looks_at_layouts_sees_those_of_its_arguments(device, name, calls):
     agree(pure(LAYOUTS[name]), LAYOUT_CALLS[calls], calls=7)
 
@@ -57,7 +57,7 @@ def test_a_cache_is_kept_as_in_eager(device, name):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", sampled(RANDOM, 3, of_long=2))
 def test_random_numbers_are_those_of_eager(device, name, verify):
     agree(
         RANDOM[name],
@@ -68,7 +68,7 @@ def test_random_numbers_are_those_of_eager(device, name, verify):
 
 
 @pytest.mark.parametrize("branching", ["auto", "off"])
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", sampled(PURE, 3, of_long=2))
 def test_the_course_of_a_function_follows_its_data(device, name, branching):
     agree(pure(PURE[name]), one, wrap=lambda fn: gfxgraph.graphed(fn, branching=branching), calls=9)
 
@@ -113,7 +113,7 @@ def test_the_error_of_a_signal_handler_reaches_the_caller_of_a_replay(device, mo
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", sampled(WRITTEN, 3, of_long=2))
 def test_what_a_call_writes_is_written_once_wherever_it_is(device, name, warmup):
     def make() -> Any:
         fn, show = WRITTEN[name]()
@@ -128,7 +128,7 @@ def test_what_a_call_writes_is_written_once_wherever_it_is(device, name, warmup)
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
-@pytest.mark.parametrize("name", STORAGES)
+@pytest.mark.parametrize("name", sampled(STORAGES, 2))
 def test_memory_that_no_operation_shows_is_as_in_eager(device, name, warmup):
     agree(STORAGES[name], one, wrap=lambda fn: gfxgraph.graphed(fn, warmup=warmup))
 
@@ -148,7 +148,7 @@ def test_a_gradient_is_the_one_that_the_caller_has_put_there(device, name):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("name", sampled(READS, 2))
 def test_data_that_the_host_reads_unseen_is_that_of_the_call(device, name, mode):
     fn, arguments = READS[name]
     agree(pure(fn), arguments, calls=8, mode=mode)
@@ -156,7 +156,7 @@ def test_data_that_the_host_reads_unseen_is_that_of_the_call(device, name, mode)
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("where", sorted({"cpu", gfxgraph.device_type()}))
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", sampled(OUTSIDE, 2))
 def test_data_that_the_host_reads_from_outside_is_that_of_now(device, name, where, mode):
     def make() -> Any:
         with mode():
@@ -234,13 +234,13 @@ def test_a_setting_of_the_process_changes_as_often_as_in_eager(device, name, war
     assert not differs(*views), views
 
 
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("name", sampled(KEYS, 2))
 def test_arguments_that_nearly_are_equal_are_told_apart(device, name):
     fn, arguments = KEYS[name]
     agree(pure(fn), arguments, calls=8)
 
 
-@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("name", sampled(CONTAINERS, 2))
 def test_arguments_and_results_are_containers_of_any_kind(device, name):
     fn, arguments = CONTAINERS[name]
     agree(pure(fn), arguments)
@@ -255,7 +255,7 @@ POOLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("name", sampled(ROWS, 6, of_long=5))
+@pytest.mark.parametrize("name", sampled(ROWS, 12, of_long=11))
 def test_padding_never_reaches_a_row_that_was_asked_for(device, name, pool):
     agree(pure(ROWS[name]), rows, wrap=POOLS[pool], calls=10)
 
@@ -267,6 +267,6 @@ def test_padding_never_reaches_the_state(device, name, pool):
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 3, of_long=2))
 def test_other_grad_modes_give_what_eager_gives(device, name, mode):
     agree(pure(FUNCTIONS[name]), two, mode=mode)

@@ -20,6 +20,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 import gfxgraph
+from tests.helpers.sampled import sampled
 from tests.hostile.hostile_no_graph import eq
 
 pytestmark = [
@@ -96,7 +97,7 @@ READS = {
         through_dlpack,
     ],
 )
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("read", sampled(READS, 2))
 def test_a_value_that_was_folded_is_noticed_whatever_writes_it(device, read, write):
     if device != "cpu" and write is through_an_array:
         pytest.skip("an array is on the host")
@@ -145,7 +146,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["caller writes", "function writes"])
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", sampled(LISTS, 3))
 def test_tensors_in_a_list_of_which_a_tensor_is_made_are_read(device, name, own):
     def make(wrap):
         a, b = torch.tensor(0.25, device=device), torch.tensor(2.0, device=device)
@@ -219,7 +220,7 @@ ADVANCES = {
 
 @pytest.mark.parametrize("held_by", ["closure", "module", "global of a class"])
 @pytest.mark.parametrize("advance", ADVANCES)
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", sampled(STATES, 2))
 def test_a_dict_of_plain_values_is_watched_though_a_call_writes_to_it(
     device, name, advance, held_by
 ):

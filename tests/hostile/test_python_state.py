@@ -69,7 +69,7 @@ def modules_as_before():
 ON_A_HOST = ("reached_tensor_of_an_attribute",)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 12, of_long=5))
+@pytest.mark.parametrize("name", sampled(CASES, 30, of_long=11))
 @torch.no_grad()
 def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_before):
     if device != "cpu" and name in ON_A_HOST:

@@ -25,7 +25,7 @@ def marks(name: str) -> list[Any]:
     return [pytest.mark.long] if "collected_in" in name else []
 
 
-@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 12, marks, of_long=5))
+@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 30, marks, of_long=11))
 @torch.no_grad()
 def test_what_a_frame_reads_that_runs_as_others_did_is_never_stale(device, name):
     at = count = 0
@@ -48,7 +48,7 @@ def test_what_a_frame_reads_that_runs_as_others_did_is_never_stale(device, name)
         at += 1
 
 
-@pytest.mark.parametrize("name", hostile_repeats.ARGUMENTS)
+@pytest.mark.parametrize("name", sampled(hostile_repeats.ARGUMENTS, 3))
 @torch.no_grad()
 def test_what_is_read_of_an_argument_by_a_later_frame_is_that_of_the_call(device, name):
     fn, _ = hostile_repeats._arguments(hostile_repeats.ARGUMENTS[name])()
@@ -105,7 +105,7 @@ def recorded(fn: Any, x: torch.Tensor, repeats: bool) -> dict[Any, str] | None:
     return places | {("hooks", key): held.path for key, held in reads.no_hooks.items()}
 
 
-@pytest.mark.parametrize("name", sampled(PURE, 40, marks, of_long=12))
+@pytest.mark.parametrize("name", sampled(PURE, 80, marks, of_long=12))
 @torch.no_grad()
 def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_before):
     with torch.device(device):

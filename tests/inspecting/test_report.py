@@ -186,6 +186,7 @@ def test_a_graph_that_only_one_report_has_came_or_went():
         one.diff(3)
 
 
+@pytest.mark.long
 def test_long_graphs_of_like_nodes_are_compared_too():
     many = [kernel(*((n - 1,) if n else ()), grid=n % 7) for n in range(3000)]
     other = [*many[:1500], Node("memset", "", (1499,), {}), *many[1500:]]

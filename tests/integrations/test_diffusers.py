@@ -213,6 +213,7 @@ def test_undo_gives_the_modules_their_own_forward_back(device):
     assert "forward" not in vars(pipe.unet) and "forward" not in vars(pipe.vae)
 
 
+@pytest.mark.long
 def test_a_scheduler_is_changed_without_another_graph(device):
     pipe = pipeline("StableDiffusion", device)
     names = ("EulerDiscrete", "EulerAncestralDiscrete", "LCM", "UniPCMultistep", "DDIM")
@@ -241,6 +242,7 @@ def test_modules_inside_of_components_are_graphed_by_name(device):
         assert graphs.stats()["vae.decoder"].replays == 1
 
 
+@pytest.mark.long
 def test_other_sizes_and_no_guidance_are_graphs_of_their_own(device):
     pipe = pipeline("StableDiffusion", device)
     ways = [{}, {"guidance_scale": 1.0}, {"height": 32, "width": 16}, {"num_images_per_prompt": 2}]
@@ -252,6 +254,7 @@ def test_other_sizes_and_no_guidance_are_graphs_of_their_own(device):
     assert stats.captures == 4 and stats.evictions == 2 and stats.replays == 4 * (STEPS - 1)
 
 
+@pytest.mark.long
 def test_a_timestep_that_is_a_number_is_an_input(device):
     model = unet(device)
     pipe = types.SimpleNamespace(unet=model)
@@ -314,6 +317,7 @@ def test_adapters_that_come_switch_and_go_are_captured_again(device):
             before = got
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["cache", "casting"])
 def test_hooks_that_keep_state_or_move_weights_stay_eager_and_say_why(device, kind):
     pipe = pipeline("Flux", device)
@@ -373,6 +377,7 @@ def test_a_component_that_is_not_there_is_named(device):
         use_graphs(types.SimpleNamespace(vae=pipe.vae))
 
 
+@pytest.mark.long
 def test_graphs_go_with_their_pipeline(device):
     pipe = pipeline("StableDiffusion", device)
     use_graphs(pipe)
@@ -414,7 +419,7 @@ def noise_and_text(seed, device, dtype=torch.float32, batch=1):
     )
 
 
-@pytest.mark.parametrize("name", sampled(SCHEDULERS, 4))
+@pytest.mark.parametrize("name", sampled(SCHEDULERS, 4, of_long=5))
 def test_the_loop_with_its_scheduler_is_one_graph(device, name):
     model = unet(device)
     loop = denoise_loop((model, scheduler(name)), STEPS)
@@ -430,7 +435,8 @@ def test_the_loop_with_its_scheduler_is_one_graph(device, name):
 
 
 # DEIS computes with NumPy on what ``check`` takes to be on the device.
-@pytest.mark.parametrize("name", sampled((n for n in SCHEDULERS if n[:4] != "DEIS"), 4))
+@pytest.mark.long
+@pytest.mark.parametrize("name", sampled((n for n in SCHEDULERS if n[:4] != "DEIS"), 6, of_long=5))
 def test_on_a_gpu_nothing_in_the_loop_would_need_the_host(name):
     loop = denoise_loop((unet("cpu"), scheduler(name)), 2)
     latents, text = noise_and_text(0, "cpu")
@@ -528,6 +534,7 @@ def test_guidance_is_an_input_and_rounds_like_a_number(device):
     same(without, loop.eager(latents, encoder_hidden_states=text[:2]))
 
 
+@pytest.mark.long
 def test_the_scheduler_of_the_pipeline_is_left_alone(device):
     pipe = pipeline("StableDiffusion", device)
     pipe.scheduler.set_timesteps(7)
@@ -541,6 +548,7 @@ def test_the_scheduler_of_the_pipeline_is_left_alone(device):
     assert before.keys() == vars(pipe.scheduler).keys() and pipe.scheduler.step_index is None
 
 
+@pytest.mark.long
 def test_random_schedulers_draw_from_the_generator_they_are_given(device):
     model = unet(device)
     random = torch.Generator(device)
@@ -590,6 +598,7 @@ class Loud(diffusers.UNet2DConditionModel):
         return (self.gain * super().forward(*args, **kwargs)[0],)
 
 
+@pytest.mark.long
 def test_numbers_on_the_denoisers_class_are_watched(device, monkeypatch):
     loop = denoise_loop((Loud(**UNET).eval().to(device), scheduler("DDIM")), STEPS)
     latents, text = noise_and_text(0, device)
@@ -602,6 +611,7 @@ def test_numbers_on_the_denoisers_class_are_watched(device, monkeypatch):
     assert loop.stats().captures == 2 and loop.stats().replays == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["DDIM", "EulerDiscrete"])
 def test_a_loop_made_in_inference_mode_is_a_graph(device, name):
     with torch.inference_mode():
@@ -632,6 +642,7 @@ class Remembering(diffusers.DDIMScheduler):
         return super().step(*args, **kwargs)
 
 
+@pytest.mark.long
 def test_state_that_no_copy_renews_stays_eager_and_says_why(device):
     kept = Remembering()
     kept.memory = types.SimpleNamespace(steps=[])

@@ -163,6 +163,7 @@ def test_captures_stay_inside_of_a_cache_that_is_full(device, way, tokens):
     assert not generate.stats().fallbacks
 
 
+@pytest.mark.long
 def test_weights_that_change_are_used_and_models_are_kept_apart(device, generate):
     ids, mask = prompt(device, 3)
     other = whole(tiny(device), ids.shape[1] + 20, fallback="raise")  # the text fills the cache
@@ -209,6 +210,7 @@ def test_a_device_without_conditional_nodes_takes_a_replay_for_each_token(device
         generate(ids, mask, max_new_tokens=4)
 
 
+@pytest.mark.long
 def test_what_no_turn_of_a_loop_can_do_is_named(device):
     class AddsConstant(transformers.LlamaForCausalLM):
         def forward(self, *args, **options):

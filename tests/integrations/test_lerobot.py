@@ -147,6 +147,7 @@ def test_what_was_in_place_of_the_method_before_comes_back(device):
     assert robot.model.sample_actions is before
 
 
+@pytest.mark.long
 def test_weights_that_are_loaded_later_are_used(device):
     robot, other = policy(device), Policy(FlowPolicy(SMALL)).to(device)
     expected = actions(other, device)

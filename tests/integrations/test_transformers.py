@@ -134,7 +134,7 @@ def generator(model, max_length=128, **options):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", sampled(FAMILIES, 2))
+@pytest.mark.parametrize("family", sampled(FAMILIES, 4))
 def test_the_most_likely_tokens_are_those_of_generate_and_each_is_a_replay(device, family, rows):
     model = make(*FAMILIES[family], device)
     generate = generator(model, fallback="raise")
@@ -234,14 +234,17 @@ def test_experts_that_are_picked_on_the_host_are_answered_by_generate(device):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"top_k": 0},
-        {"temperature": 0.7, "top_k": 5},
-        {"temperature": 1.3, "top_k": 0, "top_p": 0.8},
-        {"temperature": 0.9, "top_k": 40, "top_p": 0.9},
-        {"top_k": 1000},
-    ],
+    sampled(
+        [
+            {},
+            {"top_k": 0},
+            {"temperature": 0.7, "top_k": 5},
+            {"temperature": 1.3, "top_k": 0, "top_p": 0.8},
+            {"temperature": 0.9, "top_k": 40, "top_p": 0.9},
+            {"top_k": 1000},
+        ],
+        4,
+    ),
     ids=str,
 )
 def test_drawn_tokens_are_those_of_generate_from_the_same_seed(device, llama, options):
@@ -298,7 +301,7 @@ def test_only_the_top_k_tokens_appear(device, llama):
     assert seen == set(allowed)
 
 
-@pytest.mark.parametrize("check_every", [1, 3, 8, 100])
+@pytest.mark.parametrize("check_every", sampled([3, 1, 8, 100], 4))
 def test_rows_end_and_are_padded_as_generate_does(device, llama, check_every):
     ids, mask = prompt(device, 3)
     free = eager(llama, ids, mask, max_new_tokens=40, do_sample=False)[:, ids.shape[1] :]
@@ -404,6 +407,7 @@ def test_numbers_that_are_none_do_not_reach_the_next_call(device, llama):
     assert generate(ids, mask, max_new_tokens=40).equal(expected)
 
 
+@pytest.mark.long
 def test_calls_in_inference_mode_and_under_autocast_do_not_spoil_others(device, llama):
     generate = generator(llama, fallback="raise")
     ids, mask = prompt(device, 3)
@@ -425,6 +429,7 @@ def test_half_precision_stays_within_its_tolerance(device, attention):
     assert generate.stats().decode_replays >= 39
 
 
+@pytest.mark.long
 def test_logits_that_differ_from_those_of_generate_are_found_before_a_token_is_given(
     device, llama, monkeypatch
 ):
@@ -512,6 +517,7 @@ def forget_what_was_compiled():
     torch._dynamo.utils.counters.clear()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "g++", "clang++"))), reason="Inductor needs a compiler"
 )
@@ -567,6 +573,7 @@ def test_no_token_waits_for_the_device(device, llama):
     assert asked.total() == 63 // generate.check_every
 
 
+@pytest.mark.long
 def test_reset_forgets_everything_and_a_copy_of_the_model_is_another(device, llama):
     generate = generator(llama)
     ids, mask = prompt(device, 3)

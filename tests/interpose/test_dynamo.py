@@ -311,6 +311,7 @@ print("compiled", len(compiled))
 """
 
 
+@pytest.mark.long
 def test_threads_that_leave_their_modes_in_any_order_leave_no_flag_behind():
     """By the flags of torch's own modes nothing would be compiled any more (up to torch 2.10)."""
     source = str(Path(gfxgraph.__file__).parents[1])

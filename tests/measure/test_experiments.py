@@ -380,6 +380,7 @@ def test_without_a_name_they_are_listed():
     assert names == [*EXPERIMENTS]
 
 
+@pytest.mark.long
 def test_the_status_says_whether_it_holds(folder):
     found = command("smoke", "tried_here:act", "--make", "tried_here:example")
     assert found.exit_code == 0 and "holds: 20 replays" in found.stdout

@@ -220,7 +220,7 @@ def test_scrapes_while_threads_replay_and_drop_callables_never_go_back(device, s
 
     def serve_requests(n):
         try:
-            for _ in range(6):
+            for _ in range(2):
                 graph = gfxgraph.graphed(double)
                 pool = gfxgraph.ShapeBucketPool(double, buckets=[4, 8])
                 for rows in (1, 2, 3, 2, 3, 5, 1) * 3:
@@ -242,7 +242,7 @@ def test_scrapes_while_threads_replay_and_drop_callables_never_go_back(device, s
 
     on_threads(lambda n: scrape(n) if n < 2 else serve_requests(n), range(4))
     found = tally.by_callable()["double"]
-    assert found.needed == 2 * 6 * 3 * 17
+    assert found.needed == 2 * 2 * 3 * 17
 
 
 # ---- labels

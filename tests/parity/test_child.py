@@ -25,6 +25,7 @@ def outcomes(*names, **options):
     return list(found.values())
 
 
+@pytest.mark.long
 def test_a_process_that_dies_costs_the_row_of_its_probe():
     died, between, fault, after = outcomes("aborts", "good", "segfaults", "good")
     assert [one.kind for one in (between, after)] == ["works"] * 2
@@ -33,6 +34,7 @@ def test_a_process_that_dies_costs_the_row_of_its_probe():
     assert after.text == "one and one is 2"
 
 
+@pytest.mark.long
 def test_a_process_that_ends_by_itself_without_an_answer_costs_the_row():
     died, after = outcomes("exits", "good")
     assert died.kind == "died" and "ended by status 0" in died.text
@@ -61,6 +63,7 @@ def test_what_a_probe_says_is_its_outcome_and_what_it_prints_is_not():
     assert (error.kind, error.text) == ("error", "OSError: no such device")
 
 
+@pytest.mark.long
 def test_a_probe_that_fails_after_others_runs_again_alone():
     first, second = outcomes("first", "second")
     assert first.kind == second.kind == "works"

@@ -121,6 +121,7 @@ def outcome(name):
     return run([Job("row", name)], module="tests.parity.bad_probes")["row"]
 
 
+@pytest.mark.long
 def test_a_row_whose_probe_dies_is_bridged_only_if_the_other_way_is_proved(monkeypatch):
     from tests.helpers.paths import ROOT
 
@@ -144,6 +145,7 @@ def test_the_verdict_counts_and_speaks_of_one_as_of_one():
 # The command.
 
 
+@pytest.mark.long
 def test_the_command_writes_what_it_shows(tmp_path):
     done = gfxgraph_command("parity", "--only", "gfxgraph", "--json", "--out", tmp_path / "p.json")
     data = json.loads(done.stdout)

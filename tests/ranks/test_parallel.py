@@ -21,6 +21,7 @@ from tests.ranks.parallel import CASES
 if not torch.distributed.is_available() or HAS_GPU:
     pytest.skip("needs torch.distributed and emulated graphs", allow_module_level=True)
 
+pytestmark = pytest.mark.long
 _HERE = Path(__file__).parent
 _ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, str(ROOT)]))}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from gfxgraph.call.dispatch import owners
@@ -11,6 +9,5 @@ from gfxgraph.call.dispatch import owners
 
 @pytest.fixture(autouse=True)
 def no_other_callables():
-    gc.collect()
     for dispatcher, _ in owners():
         dispatcher.reset()

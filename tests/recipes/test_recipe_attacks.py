@@ -16,6 +16,7 @@ import torch
 import gfxgraph
 from gfxgraph.errors import RecipeError
 from tests.helpers.models import rows
+from tests.helpers.sampled import sampled
 from tests.helpers.threads import on_threads
 
 pytestmark = pytest.mark.usefixtures("no_grad", "one_thread")
@@ -98,8 +99,10 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize(("fn", "arguments"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_a_start_with_recipes_captures_all_and_answers_as_eager_does(device, path, fn, arguments):
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 3))
+def test_a_start_with_recipes_captures_all_and_answers_as_eager_does(device, path, name):
+    fn, arguments = FUNCTIONS[name]
+
     def use(service):
         service(*arguments(rows(device, 3)))
 
@@ -399,6 +402,7 @@ def test_a_device_file_is_not_replaced(tmp_path):
     assert pipe.is_fifo()
 
 
+@pytest.mark.long
 def test_threads_that_fill_tuples_are_not_disturbed_by_a_load(device, path):
     class Layer(torch.nn.Module):
         @gfxgraph.graphed

@@ -15,6 +15,7 @@ import gfxgraph
 from gfxgraph.errors import RecipeError
 from tests.helpers.models import rows
 from tests.helpers.processes import printed
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.usefixtures("no_grad", "one_thread")
 
@@ -89,9 +90,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value"), REFUSED, ids=range(len(REFUSED)))
-def test_a_field_that_is_none_of_ours_refuses_the_whole_file(path, service, written, place, value):
-    put(written, place, value)
+@pytest.mark.parametrize("field", sampled(REFUSED, 3, of_long=2), ids=range(len(REFUSED)))
+def test_a_field_that_is_none_of_ours_refuses_the_whole_file(path, service, written, field):
+    put(written, *field)
     path.write_text(json.dumps(written))
     with pytest.raises(RecipeError, match=r"no file of recipes|has version .* expected 1"):
         gfxgraph.load_recipes(path)
@@ -126,10 +127,9 @@ SKIPPED = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value", "reason"), SKIPPED, ids=range(len(SKIPPED)))
-def test_a_recipe_that_cannot_be_made_is_skipped_with_the_reason(
-    path, service, written, place, value, reason
-):
+@pytest.mark.parametrize("field", sampled(SKIPPED, 3, of_long=2), ids=range(len(SKIPPED)))
+def test_a_recipe_that_cannot_be_made_is_skipped_with_the_reason(path, service, written, field):
+    place, value, reason = field
     put(written, place, value)
     path.write_text(json.dumps(written))
     report = gfxgraph.load_recipes(path)

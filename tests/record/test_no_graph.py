@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gfxgraph
+from tests.helpers.sampled import sampled
 from tests.hostile.hostile_no_graph import CASES as GIVEN
 from tests.hostile.hostile_no_graph import EAGER, eq
 
@@ -279,7 +280,7 @@ def raises_and_the_function_catches_it(device):
     return fn
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode", sampled([torch.no_grad, torch.inference_mode], 2))
 @pytest.mark.parametrize("name", CASES)
 def test_each_call_gives_what_eager_gives_and_the_reason_names_the_function(device, name, mode):
     make, reason = CASES[name]
@@ -354,7 +355,7 @@ def test_an_operator_that_raises_and_is_caught_is_never_left_out(device):
     assert graph.stats().fallbacks
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode", sampled([torch.no_grad, torch.inference_mode], 2))
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_a_function_is_given_is_what_eager_gives_it(device, name, mode):
     graph = None

@@ -209,12 +209,12 @@ class _Check:
             self._raised(last.reads.refusal)
         if not last.reads.failed:
             self.report.watched = _watched(first.reads, last.reads, {*self._written, *changed})
-        for name, (rule, reason) in changed.items():
-            what = f"{name} ({reason})" if reason else name
-            self._add(rule, what, finder.found.get(name, Source()))
         stores = any(not name.startswith("argument ") for name in changed)
         if stores and all(_only_views(func) for func, _ in last.recording.kernels):
             self._add("python-state", NO_WORK, Source())
+        for (_, rule, reason, where), names in _by_container(changed, finder).items():
+            what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more items"
+            self._add(rule, f"{what} ({reason})" if reason else what, where)
         not_held = last.reads.not_held(stores, bool(last.recording.breaks()))
         if not_held:
             self._add("python-state", not_held, Source())
@@ -628,6 +628,18 @@ def _is_settling(run: _Run) -> bool:
             if slot.is_read and not is_of_one_kind(before, now):
                 return True
     return False
+
+
+def _by_container(
+    changed: dict[str, tuple[str, str]], finder: LineFinder
+) -> dict[tuple[str, str, str, Source], list[str]]:
+    """Places that the run has changed; items of one container that one line changes together."""
+    found: dict[tuple[str, str, str, Source], list[str]] = {}
+    for name, (rule, reason) in changed.items():
+        container = name[: name.rindex("[")] if name.endswith("]") else f"{name} itself"
+        where = finder.found.get(name, Source())
+        found.setdefault((container, rule, reason, where), []).append(name)
+    return {kind: sorted(names) for kind, names in found.items()}
 
 
 def _watched(first: Reads, last: Reads, written: Collection[Any]) -> list[Watched]:

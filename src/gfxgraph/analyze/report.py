@@ -16,14 +16,14 @@ __all__ = ["CheckReport", "Hazard", "Report", "Severity", "Watched", "within"]
 
 Severity = Literal["error", "warning", "note"]
 """``"error"``: it runs eagerly because of this; ``"warning"``: it captures by branching, which
-costs; ``"note"``: it captures as it is, or by folding."""
+costs; ``"note"``: it captures unmodified, or by folding."""
 
 Verdict = Literal["captures", "folds", "branches", "new-paths", "eager"]
 """``"new-paths"``: a new path for each new value, so calls will not replay."""
 
 _ORDER: tuple[Effect, ...] = ("captures", "folds", "branches", "eager")
 _IN_WORDS: dict[Verdict, str] = {
-    "captures": "captures as it is",
+    "captures": "captures unmodified",
     "folds": "captures by folding constants",
     "branches": "captures as several graphs, with the host in between",
     "new-paths": "takes a new path for each new value, and will not replay",

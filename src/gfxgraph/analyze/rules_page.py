@@ -14,7 +14,7 @@ from .lint_rules import LINT_RULES, LintRule
 __all__ = ["page"]
 
 _EFFECTS: dict[Effect, str] = {
-    "captures": "captures as it is",
+    "captures": "captures unmodified",
     "folds": "captures by folding",
     "branches": "captures by branching",
     "eager": "stays eager",
@@ -27,7 +27,7 @@ _HEAD = """\
 `gfxgraph check` runs a function as on a GPU and reports what matters in a graph. `gfxgraph lint`
 reads source and runs nothing. The worst rule that a function meets decides what happens to it:
 
-- It **captures as it is**: it becomes one graph.
+- It **captures unmodified**: it becomes one graph.
 - It **captures by folding**: a value that every call shares becomes a constant of the graph.
 - It **captures by branching**: it becomes several graphs, with host code in between. If Python
   acts on a floating-point number that depends on the inputs, it **takes a new path for each new

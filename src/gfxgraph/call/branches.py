@@ -12,6 +12,7 @@ from ..errors import ArgumentError, CaptureError
 from ..graph.compare import Tolerance
 from ..graph.locks import turn_to_capture
 from ..graph.pool import GraphPool
+from ..interpose.source import leave_out_ours
 from ..tables import Sections
 from .dispatch import Dispatcher, Exact, reset_with
 from .options import Branching, Options
@@ -181,11 +182,16 @@ class ConditionalGraph:
             CaptureError: with ``fallback="raise"``, why there is no graph.
         """
         try:
-            fn, dispatcher = self._branches[which]  # type: ignore[index]  # a name, as a rule
-        except (KeyError, TypeError):
-            fn, dispatcher = self._branches[self._name(which)]
-        result = dispatcher.fast_path(fn, args, kwargs)
-        return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
+            try:
+                found = self._branches[which]  # type: ignore[index]  # a name, as a rule
+            except (KeyError, TypeError):
+                found = None
+            fn, dispatcher = self._branches[self._name(which)] if found is None else found
+            result = dispatcher.fast_path(fn, args, kwargs)
+            return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
+        except Exception as error:
+            leave_out_ours(error)
+            raise
 
     @property
     def branches(self) -> tuple[str, ...]:

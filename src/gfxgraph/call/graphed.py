@@ -27,7 +27,7 @@ from ..graph.compare import Tolerance
 from ..graph.lookups import STAND_INS
 from ..interpose.codes import address
 from ..interpose.dynamo import opaque
-from ..interpose.source import name_of
+from ..interpose.source import leave_out_ours, name_of
 from .buckets.padded import new_dispatcher
 from .buckets.padding import Padding
 from .buckets.sizes import Buckets, Dims, Larger, OutDims, Rows
@@ -321,14 +321,18 @@ class Graphed(_Replaying[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call ``fn``, from a graph if there is one for these arguments."""
         dispatcher = self._dispatcher
-        result: R = dispatcher.fast_path(self.__wrapped__, args, kwargs)
-        if result is not NO_MATCH:
-            return result
-        if args and self._is_method_of(args[0]):  # Parent.method(self, x), or under @property
-            bound: Any = _BoundGraphed(self, args[0])
-            result = bound(*args[1:], **kwargs)
-        else:
-            result = dispatcher(self.__wrapped__, args, kwargs)
+        try:
+            result: R = dispatcher.fast_path(self.__wrapped__, args, kwargs)
+            if result is not NO_MATCH:
+                return result
+            if args and self._is_method_of(args[0]):  # Parent.method(self, x), or under @property
+                bound: Any = _BoundGraphed(self, args[0])
+                result = bound(*args[1:], **kwargs)
+            else:
+                result = dispatcher(self.__wrapped__, args, kwargs)
+        except Exception as error:
+            leave_out_ours(error)
+            raise
         return result
 
     def _is_method_of(self, instance: Any) -> bool:
@@ -418,9 +422,13 @@ class _BoundGraphed(_Replaying[P, R]):
     @opaque
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         dispatcher = self._dispatcher
-        result: R = dispatcher.fast_path(self.__wrapped__, args, kwargs)
-        if result is NO_MATCH:
-            result = dispatcher(self.__wrapped__, args, kwargs)
+        try:
+            result: R = dispatcher.fast_path(self.__wrapped__, args, kwargs)
+            if result is NO_MATCH:
+                result = dispatcher(self.__wrapped__, args, kwargs)
+        except Exception as error:
+            leave_out_ours(error)
+            raise
         return result
 
     def __getattr__(self, name: str) -> Any:

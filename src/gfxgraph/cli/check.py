@@ -13,7 +13,6 @@ from .common import (
     NO_GRAPH,
     DocsUrl,
     Make,
-    RequireGraph,
     Sarif,
     Target,
     fail,
@@ -40,7 +39,6 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     sarif: Sarif = None,
     docs_url: DocsUrl = None,
-    require_graph: RequireGraph = False,
 ) -> None:
     """Report what a graph would make of a function; needs no GPU.
 

@@ -57,7 +57,12 @@ def refuse(target: str, module: bool) -> None:
     if not path.exists():
         dotted = not target.endswith(".py") and all(map(str.isidentifier, target.split(".")))
         hint = f" For a module: gfxgraph run -m {target}" if dotted else ""
-        raise ArgumentError(f"There is no file {target!r}.{hint}")
+        raise ArgumentError(
+            f"There is no file {target!r}, and no package installed here has a command of that "
+            f"name.{hint}"
+            if dotted
+            else f"There is no file {target!r}."
+        )
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise ArgumentError(
             f"{target!r} is a directory without a __main__.py: name the file to run."

@@ -14,10 +14,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    TracebackType,
+)
 from typing import Any
 
 import typing_extensions
+
+from ..errors import GfxGraphError, SettingError
+from ..settings import traceback as setting
 
 __all__ = [
     "CLOSED",
@@ -31,6 +41,7 @@ __all__ = [
     "is_raised_by_code",
     "is_the_users",
     "is_users_file",
+    "leave_out_ours",
     "name_of",
     "users_instruction",
     "users_line",
@@ -177,6 +188,51 @@ def users_line_of(error: BaseException) -> Source:
         if is_the_users(frame.f_code):
             found = Source(frame.f_code.co_filename, line, frame.f_code.co_name)
     return found
+
+
+def leave_out_ours(error: BaseException) -> None:
+    """Take the frames of gfxgraph out of the traceback of ``error``, and of those it follows from.
+
+    Call it in ``except``, before a plain ``raise``, which adds no frame. (Python 3.10 raises with
+    the frame of that ``except`` nevertheless.) An error that code of ours has raised, and which is
+    none of :mod:`gfxgraph.errors`, is a bug: its traceback is left alone. So are all of them with
+    ``GFXGRAPH_TRACEBACK=full``, and where that variable is malformed.
+    """
+    try:
+        if setting() == "full":
+            return
+    except SettingError:  # an error is on its way, which must not become another
+        return
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        found = todo.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        todo += (found.__cause__, found.__context__)
+        traces: list[TracebackType] = []
+        trace = found.__traceback__
+        while trace is not None:
+            traces.append(trace)
+            trace = trace.tb_next
+        if not traces or _is_a_bug(found, traces[-1]):
+            continue
+        kept: TracebackType | None = None
+        for trace in reversed(traces):
+            if not is_ours(trace.tb_frame.f_code.co_filename):
+                trace.tb_next, kept = kept, trace
+        if traces[0] is not kept:
+            traces[0].tb_next = kept  # what Python 3.10 goes on with
+        found.__traceback__ = kept
+
+
+def _is_a_bug(error: BaseException, innermost: TracebackType) -> bool:
+    """Whether our own code has raised ``error``, without meaning to."""
+    if isinstance(error, GfxGraphError) or not is_ours(innermost.tb_frame.f_code.co_filename):
+        return False
+    # f(*args, **kwargs) is how the program's function is called, which may not take them.
+    return instruction_of(error) != "CALL_FUNCTION_EX"
 
 
 class LineFinder:

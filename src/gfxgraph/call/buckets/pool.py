@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ArgumentError
 from ...graph.compare import Tolerance
 from ...interpose.dynamo import opaque
-from ...interpose.source import name_of
+from ...interpose.source import leave_out_ours, name_of
 from ..dispatch import reset_with
 from ..key import Call
 from ..options import Options
@@ -125,8 +125,12 @@ class ShapeBucketPool:
                 with.
         """
         dispatcher, fn = self._dispatcher, self.model_fn
-        result = dispatcher.fast_path(fn, args, kwargs)
-        return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
+        try:
+            result = dispatcher.fast_path(fn, args, kwargs)
+            return dispatcher.without_grad(fn, args, kwargs) if result is NO_MATCH else result
+        except Exception as error:
+            leave_out_ours(error)
+            raise
 
     def capture(
         self,
