@@ -80,12 +80,16 @@ def replayed(model, *args):
 
 
 def layers(count):
-    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(count)]).eval()
+    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(count)]).to(gfxgraph.device_type())
+
+
+def ones(*shape):
+    return torch.ones(*shape, device=gfxgraph.device_type())
 
 
 CALLS = {
-    "one input": lambda: (nn.Linear(4, 4), torch.ones(2, 4)),
-    "32 inputs": lambda: (lambda *xs: torch.stack(xs).sum(0), *torch.ones(32, 4)),
+    "one input": lambda: (layers(1), ones(2, 4)),
+    "32 inputs": lambda: (lambda *xs: torch.stack(xs).sum(0), *ones(32, 4)),
 }
 
 
@@ -100,14 +104,14 @@ def test_a_replay_is_that_many_bytecodes_and_calls(name):
 def test_the_number_of_weights_adds_nothing_to_a_replay(compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(words, "Words", None)
-    few, many = (replayed(layers(n), torch.ones(2, 4)) for n in (16, 200))
+    few, many = (replayed(layers(n), ones(2, 4)) for n in (16, 200))
     assert few == many
 
 
 def test_a_call_of_another_kind_costs_the_same_however_many_kinds_are_known():
     def in_turn(kinds):
         graph = gfxgraph.graphed(lambda x: x + 1, max_graphs=64)
-        inputs = [torch.ones(n + 1) for n in range(kinds)]
+        inputs = [ones(n + 1) for n in range(kinds)]
         for _ in range(4):
             for x in inputs:
                 graph(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import torch
 import gfxgraph
 from gfxgraph import tables
 from tests.helpers.command import gfxgraph_command, importable
+from tests.helpers.paths import ROOT
 
 COMMANDS = "check verify bench trace experiment inspect report lint doctor parity env run demo"
 
@@ -85,3 +87,14 @@ def test_the_counters_begin_with_a_verdict():
         for _ in range(3):
             fast(torch.ones(2))
     assert re.fullmatch(r"1 graph; \d of 3 calls were replays\.", str(fast.stats()).splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "src/gfxgraph/cli").glob("*.py")), ids=lambda p: p.name
+)
+def test_every_option_says_its_name(path):
+    """Typer 0.27.2 calls an option without one as its metavar: ``--SECONDS``."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "typer.Option":
+            name = ast.unparse(call.args[0]) if call.args else ""
+            assert re.match(r"'--?[a-z]", name), f"{path.name}:{call.lineno}: {ast.unparse(call)}"

@@ -469,6 +469,42 @@ def test_no_graph_holds_a_part_of_a_body(device):
     torch.testing.assert_close(out, x * 2)
 
 
+@pytest.mark.gpu
+def test_bodies_that_run_at_the_same_time_share_no_memory():
+    """Each turn makes large tensors, and frees them for the next."""
+    graph, other = gfxgraph.BridgedCUDAGraph(), torch.cuda.Stream()
+    x, y = (torch.randn(512, 512, device="cuda") for _ in range(2))
+
+    def turns(z):
+        def body(z, n):
+            a = z.sin()
+            b = a * 2 - a
+            return b @ (z / z.norm()), n - 1
+
+        count = torch.full((), 20, device="cuda")
+        return gfxgraph.while_loop(lambda z, n: n > 0, body, z, count)[0]
+
+    def both():
+        other.wait_stream(torch.cuda.current_stream())
+        first = turns(x)
+        with torch.cuda.stream(other):
+            second = turns(y)
+        torch.cuda.current_stream().wait_stream(other)
+        return first, second
+
+    both()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        results = both()
+    for _ in range(30):
+        x.normal_()
+        y.normal_()
+        torch.cuda.synchronize()
+        graph.replay()
+        for result, z in zip(results, (x, y), strict=True):
+            torch.testing.assert_close(result, turns(z))
+
+
 def test_casts_of_weights_in_a_branch_are_not_used_outside_of_it(device):
     layer = torch.nn.Linear(8, 8).to(device)
 

@@ -31,6 +31,7 @@ def bench(
     way: Annotated[
         list[str] | None,
         typer.Option(
+            "--way",
             metavar="WAY",
             help="What to measure beside eager; may come several times. One of graph, compile, "
             "reduce-overhead, compile+graph, make_graphed_callables, max-autotune. Default: all "
@@ -38,11 +39,15 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long to time calls, all ways together.")
+        float,
+        typer.Option(
+            "--seconds", metavar="SECONDS", help="How long to time calls, all ways together."
+        ),
     ] = 10.0,
     shapes: Annotated[
         str | None,
         typer.Option(
+            "--shapes",
             metavar="N=SIZE[:WEIGHT],...",
             help="Also send calls of many sizes: 'N=1:50,7:30,64:20' where the arguments have N, "
             "such as 'float32[N,32]'. The first size is that of all other measurements.",
@@ -51,6 +56,7 @@ def bench(
     calls: Annotated[
         int | None,
         typer.Option(
+            "--calls",
             metavar="COUNT",
             min=2,
             max=10_000,
@@ -59,10 +65,12 @@ def bench(
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(metavar="OLD.JSON", help="Show what has changed since this report."),
+        typer.Option(
+            "--compare", metavar="OLD.JSON", help="Show what has changed since this report."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Also write the report as JSON.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

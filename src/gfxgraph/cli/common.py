@@ -84,6 +84,7 @@ Target: TypeAlias = Annotated[
 Make: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        "--make",
         metavar="TARGET",
         help="A function that returns the arguments instead: a tuple of them, or (args, kwargs), "
         "a tuple and a dict. Such as my_policy:example.",
@@ -92,6 +93,7 @@ Make: TypeAlias = Annotated[
 Sarif: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        "--sarif",
         metavar="FILE",
         help="Also write SARIF 2.1.0, for code review; with '-' to standard output, and all other "
         "output to standard error.",

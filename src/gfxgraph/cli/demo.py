@@ -27,17 +27,21 @@ def demo(
     ] = None,
     query: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Show the passages nearest to this in meaning."),
+        typer.Option(
+            "--query", metavar="TEXT", help="Show the passages nearest to this in meaning."
+        ),
     ] = None,
     batch_size: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Passages in a batch.")
+        int, typer.Option("--batch-size", metavar="COUNT", min=1, help="Passages in a batch.")
     ] = 16,
     top: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Passages to show for the query.")
+        int, typer.Option("--top", metavar="COUNT", min=1, help="Passages to show for the query.")
     ] = 3,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="COUNT", min=1, help="Use only this many passages, from the start."),
+        typer.Option(
+            "--limit", metavar="COUNT", min=1, help="Use only this many passages, from the start."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:

@@ -18,7 +18,9 @@ def env(
     shell: Annotated[
         str,
         typer.Option(
-            metavar="SHELL", help="Syntax of the lines: sh (also bash, zsh), fish or powershell."
+            "--shell",
+            metavar="SHELL",
+            help="Syntax of the lines: sh (also bash, zsh), fish or powershell.",
         ),
     ] = "sh",
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,

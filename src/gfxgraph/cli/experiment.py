@@ -45,6 +45,7 @@ def experiment(
     shapes: Annotated[
         str | None,
         typer.Option(
+            "--shapes",
             metavar="N=SIZE[:WEIGHT],...",
             help="For lengths: the sizes of calls, as for bench: 'N=1:50,7:30,64:20' where the "
             "arguments have N, such as 'float32[N,32]'.",
@@ -53,6 +54,7 @@ def experiment(
     calls: Annotated[
         int | None,
         typer.Option(
+            "--calls",
             metavar="COUNT",
             min=2,
             max=10_000,
@@ -62,17 +64,23 @@ def experiment(
     way: Annotated[
         list[str] | None,
         typer.Option(
+            "--way",
             metavar="WAY",
             help="For modes: what to measure beside eager, as for bench; may come several times. "
             "For lengths: compile.",
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long to time calls, each experiment.")
+        float,
+        typer.Option(
+            "--seconds", metavar="SECONDS", help="How long to time calls, each experiment."
+        ),
     ] = 5.0,
-    ranks: Annotated[int, typer.Option(metavar="COUNT", help="For ranks: how many processes.")] = 2,
+    ranks: Annotated[
+        int, typer.Option("--ranks", metavar="COUNT", help="For ranks: how many processes.")
+    ] = 2,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Also write the report as JSON.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

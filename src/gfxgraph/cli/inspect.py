@@ -31,6 +31,7 @@ def inspect(
     out: Annotated[
         list[Path] | None,
         typer.Option(
+            "--out",
             metavar="FILE",
             help="Also write all nodes: a page (.html), an image (.svg), Graphviz's language "
             "(.dot) or .json; may come several times.",
@@ -38,7 +39,9 @@ def inspect(
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(metavar="OLD.JSON", help="Show which nodes came, went or changed since."),
+        typer.Option(
+            "--compare", metavar="OLD.JSON", help="Show which nodes came, went or changed since."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

@@ -20,20 +20,23 @@ def lint(
     ],
     select: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE,...", help="Check only these rules."),
+        typer.Option("--select", metavar="RULE,...", help="Check only these rules."),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="RULE,...", help="Skip these rules.")
+        list[str] | None, typer.Option("--ignore", metavar="RULE,...", help="Skip these rules.")
     ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", help="Skip these files and folders, such as 'tests' or '*_pb2.py'."
+            "--exclude",
+            metavar="PATTERN",
+            help="Skip these files and folders, such as 'tests' or '*_pb2.py'.",
         ),
     ] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
+            "--fail-on",
             metavar="SEVERITY",
             help="Exit with status 1 from this severity on: error, warning, note or never. "
             "[default: warning]",
@@ -41,14 +44,23 @@ def lint(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Report only what this file of findings does not hold."),
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="Report only what this file of findings does not hold.",
+        ),
     ] = None,
     write_baseline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the findings to a baseline; status 0."),
+        typer.Option(
+            "--write-baseline", metavar="FILE", help="Write the findings to a baseline; status 0."
+        ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(metavar="COUNT", min=0, help="How many processes read; 0: one a core.")
+        int,
+        typer.Option(
+            "--jobs", metavar="COUNT", min=0, help="How many processes read; 0: one a core."
+        ),
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     sarif: Sarif = None,

@@ -19,17 +19,20 @@ def parity(
     only: Annotated[
         list[str] | None,
         typer.Option(
+            "--only",
             metavar="GROUP",
             help="Only this group: driver, capture, torch or gfxgraph; may come several times.",
         ),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Seconds after which a probe counts as hanging."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="Seconds after which a probe counts as hanging."
+        ),
     ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")
+        str | None, typer.Option("--out", metavar="FILE", help="Also write the report as JSON.")
     ] = None,
 ) -> None:
     """Show which capabilities of CUDA graphs this machine has, proved by running each.

@@ -23,10 +23,12 @@ def report(
             help="JSON that commands of gfxgraph wrote, or directories with such files.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", readable=False, help="The page.")] = Path(
-        "report.html"
-    ),
-    title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = "gfxgraph report",
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", readable=False, help="The page.")
+    ] = Path("report.html"),
+    title: Annotated[
+        str, typer.Option("--title", metavar="TEXT", help="Its heading.")
+    ] = "gfxgraph report",
 ) -> None:
     """Make one HTML page of JSON from bench, check, lint, verify, doctor and others.
 

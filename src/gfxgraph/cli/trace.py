@@ -28,12 +28,16 @@ def trace(
     seconds: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", help="How long to time calls without a profiler, both ways together."
+            "--seconds",
+            metavar="SECONDS",
+            help="How long to time calls without a profiler, both ways together.",
         ),
     ] = 2.0,
     chrome: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the trace itself, for https://ui.perfetto.dev."),
+        typer.Option(
+            "--chrome", metavar="FILE", help="Write the trace itself, for https://ui.perfetto.dev."
+        ),
     ] = None,
     mark: Annotated[
         bool,
@@ -43,7 +47,7 @@ def trace(
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the report as JSON.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Also write the report as JSON.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

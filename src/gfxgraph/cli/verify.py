@@ -29,24 +29,30 @@ def verify(
     candidate: Annotated[
         str | None,
         typer.Option(
+            "--candidate",
             metavar="TARGET",
             help="module:callable to compare with eager in place of gfxgraph's graph, such as a "
             "wrapper around your own graph.",
         ),
     ] = None,
     runs: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Inputs, each with a seed of its own.")
+        int,
+        typer.Option("--runs", metavar="COUNT", min=1, help="Inputs, each with a seed of its own."),
     ] = 4,
     threshold: Annotated[
         float | None,
         typer.Option(
+            "--threshold",
             metavar="NUMBER",
             min=0,
             help="Allowed relative error; default by dtype: 0.01 for 16 bits, less above.",
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="NUMBER", min=0, max=(1 << 63) - 1, help="Seed of the first run.")
+        int,
+        typer.Option(
+            "--seed", metavar="NUMBER", min=0, max=(1 << 63) - 1, help="Seed of the first run."
+        ),
     ] = 0,
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Compare torch.compile with eager too.")

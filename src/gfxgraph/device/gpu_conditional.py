@@ -134,7 +134,10 @@ def _captured_into(graph: Any, index: int, pool: PoolHandle) -> Iterator[None]:
     from cuda.bindings import runtime
 
     depth = _thread.depth
-    side = own_stream(index, f"body {depth} of thread {threading.get_ident()}")
+    # Bodies of nodes on two streams may run at the same time. With a stream for each of them,
+    # torch's allocator keeps their memory apart as it does outside of bodies.
+    outer = torch.cuda.current_stream(index).cuda_stream
+    side = own_stream(index, f"bodies of stream {outer} in thread {threading.get_ident()}")
     relaxed = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
     _ask(runtime.cudaStreamBeginCaptureToGraph, side.cuda_stream, graph, None, None, 0, relaxed)
     _thread.depth += 1
