@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 import gfxgraph
 from gfxgraph.device import current_device
+from gfxgraph.device.emulated import current_capture
 
 FAULTY = 2
 PATIENCE = 2.0
@@ -101,6 +102,46 @@ def raises_in_warm_up(rank, world, how):
 def raises_in_capture(rank, world, how):
     error = ValueError("not in a capture")
     return _raises_where(rank, world, how, lambda: current_device().is_capturing(), error)
+
+
+@contextlib.contextmanager
+def as_on_a_gpu():
+    """A run that is recorded hears that it captures, and what goes into a graph counts as sent."""
+    device, group, counted = type(current_device()), dist.ProcessGroup, []
+    number, hold = group._get_sequence_number_for_group, device.hold_call
+
+    def is_capturing(self):
+        try:
+            return torch.cuda.is_current_stream_capturing() is True
+        except RuntimeError:  # a build without CUDA has no such function, until one is put there
+            return False
+
+    def hold_call(self, *args):
+        counted.append(args)
+        return hold(self, *args)
+
+    with contextlib.ExitStack() as stack:
+        for cls, name, replacement in (
+            (device, "is_capturing", is_capturing),
+            (device, "hold_call", hold_call),
+            (group, "_get_sequence_number_for_group", lambda self: number(self) + len(counted)),
+        ):
+            stack.callback(setattr, cls, name, vars(cls)[name])
+            setattr(cls, name, replacement)
+        yield
+
+
+@case
+def raises_as_on_a_gpu(rank, world, how):
+    """In the recorded run, and in the capture alone; then nobody does."""
+    with as_on_a_gpu():
+        since = dist.group.WORLD._get_sequence_number_for_group()
+        wheres = (current_device().is_capturing, lambda: current_capture() is not None)
+        error = ValueError("not in a capture")
+        found = [_raises_where(rank, world, how, where, error) for where in wheres]
+        found.append(nothing(rank, world, how))
+    sent = dist.group.WORLD._get_sequence_number_for_group() - since
+    return {"each": found, "right": [all(each["right"]) for each in found], "sent": sent}
 
 
 @case

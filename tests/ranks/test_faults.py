@@ -29,6 +29,7 @@ _QUICK = (
     "nothing",
     "raises_in_warm_up",
     "raises_in_capture",
+    "raises_as_on_a_gpu",
     "out_of_memory",
     "has_another_shape",
     "sends_another_shape",
@@ -99,6 +100,17 @@ def test_a_rank_that_cannot_capture(inside, case):
     for rank in all_right(inside[case]):
         assert rank["replays"] == 0
         assert any("faults.py:" in r or "not in a warm-up" in r for r in rank["fallbacks"])
+
+
+def test_a_rank_that_cannot_capture_on_a_gpu(inside):
+    """Nothing is sent in vain, nobody is waited for, and the ranks meet again."""
+    for rank in all_right(inside["raises_as_on_a_gpu"]):
+        *faulty, last = rank["each"]
+        assert rank["sent"] == 3 * 5 + 1  # those of the calls, and of the first replay
+        assert last["replays"] == 4 and not last["fallbacks"]
+        for each in faulty:
+            assert each["replays"] == 0 and each["fallbacks"]
+            assert not any("gave no answer" in reason for reason in each["fallbacks"])
 
 
 def test_a_rank_with_another_shape(inside):

@@ -55,6 +55,7 @@ def outcome(fn, results, expected, since=None):
         "captures": stats.captures,
         "replays": stats.replays,
         "refused": list(stats.refused.values()),
+        "fallbacks": list(stats.fallbacks),
         "issued": None if since is None else issued() - since,
     }
 
@@ -662,27 +663,47 @@ def coalescing_by_a_run_of_ours(rank, world, device):
     }
 
 
+class _All(dist.Work):
+    """Work that is over when all of it is."""
+
+    def __init__(self, works):
+        super().__init__()
+        self.works = works
+
+    def wait(self, timeout=None):
+        return all(work.wait() for work in self.works)
+
+
 @contextlib.contextmanager
 def sending_at_the_end():
     """Gloo sends what is coalesced at the end of that, as NCCL does."""
-    group, waiting = dist.ProcessGroup, []
-    names = ("_start_coalescing", "_end_coalescing", "allreduce_coalesced")
-    before = [getattr(group, name) for name in names]
-    plain = before[-1]
+    group, backend, waiting = dist.ProcessGroup, torch._C._distributed_c10d.Backend, []
+    names = ("_start_coalescing", "_end_coalescing", "allreduce_coalesced", "send", "recv")
+    plain = {name: getattr(group, name) for name in names}
+    before = [(group, name, vars(group)[name]) for name in names]  # these bind to an object
+    before.append((backend, "supports_coalescing", vars(backend)["supports_coalescing"]))
 
     def end(self, device):
-        works = [plain(self, *args) for args in waiting]
-        waiting.clear()
-        return works[-1] if works else None
+        return _All([plain[name](self, *args) for name, args in waiting.pop()])
 
-    replacements = (lambda *args: None, end, lambda self, *args: waiting.append(args))
-    for name, replacement in zip(names, replacements, strict=True):
-        setattr(group, name, replacement)
+    def later(name):
+        def method(self, *args):
+            if not waiting:
+                return plain[name](self, *args)
+            return waiting[-1].append((name, args))
+
+        return method
+
+    backend.supports_coalescing = property(lambda self: True)
+    group._start_coalescing = lambda self, device: waiting.append([])
+    group._end_coalescing = end
+    for name in names[2:]:
+        setattr(group, name, later(name))
     try:
         yield
     finally:
-        for name, method in zip(names, before, strict=True):
-            setattr(group, name, method)
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 @case
@@ -699,9 +720,11 @@ def coalesced_and_sent_at_the_end(rank, world, device):
     graph = gfxgraph.graphed(f)
     with sending_at_the_end() if device == "cpu" else contextlib.nullcontext():
         results = [graph(sign * rows(rank, device)) for sign in (1, 1, -1, -1, 1)]
+        point_to_point = _issued_kinds(rank, world, device, lambda kind: kind == "to_the_right")
     y = total(world, device)
     one, other = 2 * y + world + 3 * rows(rank, device), -y
-    return outcome(graph, results, [one, one, other, other, one])
+    found = outcome(graph, results, [one, one, other, other, one])
+    return found | {"point to point": point_to_point}
 
 
 @case

@@ -84,7 +84,8 @@ def ranks(found, request):
 
 def was_split(rank, replays):
     """It has graphs, and the collectives ran between them."""
-    assert all(rank["right"]) and rank["replays"] == replays and not rank["refused"]
+    is_split = all(rank["right"]) and rank["replays"] == replays and not rank["refused"]
+    assert is_split, rank  # with the reasons of calls that ran eagerly
 
 
 def ran_eagerly(rank, operation, world):
@@ -293,6 +294,7 @@ def test_coalesced_and_sent_at_the_end(ranks):
     for rank in ranks:
         was_split(rank, replays=3)
         assert rank["captures"] == 2
+        was_split(rank["point to point"]["to_the_right"], replays=2)
 
 
 def test_a_replay_that_is_compared(ranks):

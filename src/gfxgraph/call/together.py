@@ -30,6 +30,7 @@ from .. import settings
 from ..device import current_device
 from ..errors import CaptureError, one_line
 from ..forking import new_lock
+from ..record.collectives import number_sent
 from ..record.exchanges import Collective
 from ..record.recorder import Recording
 from ..stats import log
@@ -228,7 +229,7 @@ def begin(
             if backend.lower() not in ("nccl", "rccl"):
                 return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
     try:
-        number = sum(each._get_sequence_number_for_group() for each in groups.values())
+        number = sum(map(number_sent, groups.values()))
     except RuntimeError as error:
         return f"the group does not count its collectives: {one_line(error)}"
     meeting = f"{group.group_name}/{number}"

@@ -13,6 +13,7 @@ reach the operators under a dispatch mode, which a recorded run has.
 from __future__ import annotations
 
 import atexit
+import collections
 import functools
 import random
 import sys
@@ -50,6 +51,7 @@ from .exchanges import (
 )
 from .interceptor import current_interceptor
 from .journal import inside_no_graph, is_remembering, is_repeating, perform
+from .recorder import Recorder
 
 __all__ = [
     "Issued",
@@ -57,6 +59,7 @@ __all__ = [
     "held_in_graphs",
     "known",
     "noticed",
+    "number_sent",
     "observe",
     "pretended",
     "raise_if_known",
@@ -391,16 +394,18 @@ def _exchange(
     Raises:
         CaptureError: it may not, and nothing was sent.
     """
-    if _local.holds and is_repeating() and current_device().is_capturing():
+    interceptor = current_interceptor()
+    # On a GPU a run that is recorded is told that it captures: what it called would be sent.
+    captures = not isinstance(interceptor, Recorder) and current_device().is_capturing()
+    if captures and _local.holds and is_repeating():
         return _hold(exchange, collective, args, kwargs)
-    if _local.pretends and (interceptor := current_interceptor()) is not None:
+    if _local.pretends and interceptor is not None:
         return interceptor.exchange(_Pretended(exchange), collective, args, kwargs, False)
     if not is_repeating():
         _stop(collective)
         if inside_no_graph() or not is_remembering():
             return exchange.call(*args, **kwargs)
     try:
-        interceptor = current_interceptor()
         if interceptor is not None:
             return interceptor.exchange(exchange, collective, args, kwargs, _local.holds)
         return perform(exchange, None, *args, **kwargs)
@@ -419,6 +424,13 @@ def _hold(
     Raises:
         CaptureError: the emulated device cannot: what it replays has no work that goes on.
     """
+    with _not_counted(collective.group):
+        return _held(exchange, collective, args, kwargs)
+
+
+def _held(
+    exchange: Exchange, collective: Collective, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     device, interceptor = current_device(), current_interceptor()
     if device.kind != "emulated":
         # A method ends in operators of c10d, which are part of it.
@@ -432,6 +444,32 @@ def _hold(
         raise replace(collective, why=why).error()
     result = device.hold_call(exchange, exchange.op, args, kwargs)
     return DONE if exchange.op is None else result
+
+
+#: Group -> how many collectives of it captures have put into graphs.
+_in_graphs: collections.Counter[str] = collections.Counter()
+
+
+@contextmanager
+def _not_counted(name: str) -> Iterator[None]:
+    """What is issued inside goes into a graph; NCCL counts it all the same."""
+    group = _c10d()._resolve_process_group(name)
+    before = group._get_sequence_number_for_group()
+    try:
+        yield
+    finally:
+        _in_graphs[name] += group._get_sequence_number_for_group() - before
+
+
+def number_sent(group: Any) -> int:
+    """How many collectives a group has sent: the same on all its ranks after the same call.
+
+    Those that a capture has put into a graph do not count: not all ranks may have come so far.
+
+    Raises:
+        RuntimeError: the group does not count them.
+    """
+    return int(group._get_sequence_number_for_group()) - _in_graphs[_name_of(group)]
 
 
 @dataclass(frozen=True)
@@ -484,7 +522,7 @@ def _until(exchange: Exchange, args: tuple[Any, ...]) -> Any:
     """Wait for work that goes on."""
     if not _local.observers or is_sending():
         return exchange(*args)
-    return _exchange(exchange, Collective(exchange.name, 0, users_line()), args, {})
+    return _exchange(exchange, Collective(exchange.name, 0, users_line(), exchange.group), args, {})
 
 
 def _asked(what: str) -> None:

@@ -44,6 +44,9 @@ class Hands:
         progress: a keyword argument for an exchange that goes on.
         exchanged: the tensors that an exchange is given, and of these by number those that it
             writes to; ``None``: not known yet.
+        undefined: in the recorded run, by number the tensors that nobody has written to yet. What
+            lies in their memory differs from run to run, and is nothing that a function may rely
+            on.
     """
 
     origins: dict[int, Origin] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Hands:
     plain: Plain | Literal[False] | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     exchanged: tuple[list[torch.Tensor], dict[int, torch.Tensor]] | None = None
+    undefined: frozenset[int] = frozenset()
 
     def plain_arguments(self, args: Any, kwargs: Any) -> Plain | Literal[False]:
         """The arguments, the same in all calls, if they are :class:`Plain`."""

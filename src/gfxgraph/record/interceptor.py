@@ -54,7 +54,8 @@ from .below import (
 )
 from .effects import tensors_in
 from .exchanges import Collective, TakesPart
-from .journal import note_undefined, perform
+from .handed import Hands
+from .journal import perform
 from .provenance import NO_ROOTS, Provenance, ProvenanceMap
 from .questions import (
     ARRAYS,
@@ -176,7 +177,7 @@ class Interceptor:
         self.device_type = device_type
         self.emulated = device_type == "cpu"
         self.quiet = 0
-        #: Names of memory that nobody has written to, see :func:`note_undefined`.
+        #: Names of memory that nobody has written to, see :class:`Hands`.
         self.undefined: set[int] = set()
         self.handling = 0  # whether we handle an operation, with our dispatch mode off the stack
         self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
@@ -301,12 +302,13 @@ class Interceptor:
     def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function that is marked to run eagerly."""
         name = getattr(fn, "__qualname__", repr(fn))
+        hands = None
         if self.undefined:
             with self.quietly():
                 keys = list(map(self.name, tensors_in(args, kwargs)))
-            note_undefined(n for n, key in enumerate(keys) if key in self.undefined)
+            hands = self._hands(keys)
             self.undefined.difference_update(keys)
-        once = functools.partial(perform, fn, None)
+        once = functools.partial(perform, fn, hands)
         result = self.event(Point("no-graph", f"{name}()", "call", ()), once, args, kwargs)
         self._made_by_host((args, kwargs), result)
         return result
@@ -326,7 +328,7 @@ class Interceptor:
         with self.quietly():
             given, written = tensors_in(args, kwargs), fn.written(args, kwargs)
             keys = list(map(self.name, given))
-            note_undefined(n for n, key in enumerate(keys) if key in self.undefined)
+            hands = self._hands(keys)
             for key, tensor in zip(keys, given, strict=True):
                 if key not in self.inside:
                     self.provenance.see(key, tensor)
@@ -335,7 +337,7 @@ class Interceptor:
                     self.wrote(tensor)
                 self.undefined.discard(self.name(tensor))
         self.takes_part(collective)
-        once = functools.partial(perform, fn, None)
+        once = functools.partial(perform, fn, hands)
         if is_held:
             with self.quietly():
                 result = once(*args, **kwargs)
@@ -344,6 +346,10 @@ class Interceptor:
             result = self.event(point, once, args, kwargs)
         self._made_by_host(written, result)
         return result
+
+    def _hands(self, keys: Sequence[int]) -> Hands:
+        """What the names of its tensors say of a call; a capture makes its own."""
+        return Hands(undefined=frozenset(n for n, key in enumerate(keys) if key in self.undefined))
 
     def _made_by_host(self, given: Any, result: Any) -> None:
         """The host may have written to ``given``, and has made ``result``."""

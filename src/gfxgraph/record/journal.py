@@ -39,7 +39,6 @@ __all__ = [
     "interrupting",
     "is_remembering",
     "is_repeating",
-    "note_undefined",
     "perform",
 ]
 
@@ -315,8 +314,10 @@ class Journal:
         finally:
             _local.done = before
 
-    def repeated(self, fn: Callable[..., Any], given: list[torch.Tensor]) -> Any:
-        """The result of ``fn`` in the first run."""
+    def repeated(
+        self, fn: Callable[..., Any], given: list[torch.Tensor], undefined: frozenset[int]
+    ) -> Any:
+        """The result of ``fn`` in the first run; ``undefined``: see :class:`Hands`."""
         assert self._left is not None
         name = _name(fn)
         if not self._left or not _is_same(self._left[0].fn, fn):
@@ -326,6 +327,7 @@ class Journal:
                 transient=True,
             )
         call = self._left.popleft()
+        call.undefined |= undefined
         if call.gives_views:
             raise CaptureError(
                 f"{name} returns a view of its argument; a write to it would be lost. Let it "
@@ -855,7 +857,8 @@ def perform(
     if journal is None:
         return _run(fn, args, kwargs, list(tensors_in(args, kwargs)))
     if journal._left is not None:
-        return journal.repeated(fn, list(tensors_in(args, kwargs)))
+        undefined = frozenset() if hands is None else hands.undefined
+        return journal.repeated(fn, list(tensors_in(args, kwargs)), undefined)
     return journal.ran(fn, hands or _NO_HANDS, args, kwargs)
 
 
@@ -868,16 +871,6 @@ def interrupting() -> Iterator[None]:
         yield
     finally:
         _local.journal, _local.done = before
-
-
-def note_undefined(positions: Iterable[int]) -> None:
-    """The next call to be repeated is given such tensors that nobody has written to yet.
-
-    What lies in that memory differs from run to run, and is nothing that a function may rely on.
-    """
-    journal = _local.journal
-    if journal is not None and journal._left:
-        journal._left[0].undefined = frozenset(positions)
 
 
 def _outcome(
