@@ -24,6 +24,7 @@ import torch.distributed as dist
 import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.device.emulated import current_capture
+from gfxgraph.record.collectives import number_sent
 
 FAULTY = 2
 PATIENCE = 2.0
@@ -108,7 +109,8 @@ def raises_in_capture(rank, world, how):
 def as_on_a_gpu():
     """A run that is recorded hears that it captures, and what goes into a graph counts as sent."""
     device, group, counted = type(current_device()), dist.ProcessGroup, []
-    number, hold = group._get_sequence_number_for_group, device.hold_call
+    is_emulated_capture, hold = device.is_capturing, device.hold_call
+    number = group._get_sequence_number_for_group
 
     def is_capturing(self):
         try:
@@ -120,27 +122,27 @@ def as_on_a_gpu():
         counted.append(args)
         return hold(self, *args)
 
-    with contextlib.ExitStack() as stack:
-        for cls, name, replacement in (
-            (device, "is_capturing", is_capturing),
-            (device, "hold_call", hold_call),
-            (group, "_get_sequence_number_for_group", lambda self: number(self) + len(counted)),
-        ):
-            stack.callback(setattr, cls, name, vars(cls)[name])
-            setattr(cls, name, replacement)
+    def counts(self):
+        return number(self) + len(counted) * (self is dist.group.WORLD)
+
+    group._get_sequence_number_for_group = counts  # for good: no count goes back
+    device.is_capturing, device.hold_call = is_capturing, hold_call
+    try:
         yield
+    finally:
+        device.is_capturing, device.hold_call = is_emulated_capture, hold
 
 
 @case
 def raises_as_on_a_gpu(rank, world, how):
     """In the recorded run, and in the capture alone; then nobody does."""
     with as_on_a_gpu():
-        since = dist.group.WORLD._get_sequence_number_for_group()
+        since = number_sent(dist.group.WORLD)
         wheres = (current_device().is_capturing, lambda: current_capture() is not None)
         error = ValueError("not in a capture")
         found = [_raises_where(rank, world, how, where, error) for where in wheres]
         found.append(nothing(rank, world, how))
-    sent = dist.group.WORLD._get_sequence_number_for_group() - since
+    sent = number_sent(dist.group.WORLD) - since
     return {"each": found, "right": [all(each["right"]) for each in found], "sent": sent}
 
 

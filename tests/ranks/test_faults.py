@@ -29,7 +29,6 @@ _QUICK = (
     "nothing",
     "raises_in_warm_up",
     "raises_in_capture",
-    "raises_as_on_a_gpu",
     "out_of_memory",
     "has_another_shape",
     "sends_another_shape",
@@ -69,7 +68,7 @@ def run_ranks(how, folder, names):
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory):
-    return run_ranks("inside", tmp_path_factory.mktemp("inside"), (*_QUICK, *_SLOW))
+    return run_ranks("inside", tmp_path_factory.mktemp("inside"), ("raises_as_on_a_gpu", *_QUICK, *_SLOW))
 
 
 @pytest.fixture(scope="module")

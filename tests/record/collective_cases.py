@@ -24,6 +24,7 @@ from torch.distributed import all_reduce as bound_early
 import gfxgraph
 from gfxgraph.device import current_device
 from gfxgraph.errors import CaptureError
+from gfxgraph.record.collectives import number_sent
 
 CASES = {}
 
@@ -71,6 +72,16 @@ def all_ranks_do_the_same(rank, world, device):
     f, since = gfxgraph.graphed(summed), issued()
     results = [f(rows(rank, device)) for _ in range(4)]
     return outcome(f, results, [total(world, device) * 2 + 1] * 4, since)
+
+
+@case
+def held_in_graphs(rank, world, device):
+    """Nobody sends anything but the calls, also where the recorded run hears that it captures."""
+    f, since = gfxgraph.graphed(summed, collectives="inside"), number_sent(dist.group.WORLD)
+    results = [f(rows(rank, device) + n) for n in range(4)]
+    sent = number_sent(dist.group.WORLD) - since
+    expected = [(total(world, device) + world * n) * 2 + 1 for n in range(4)]
+    return outcome(f, results, expected) | {"sent": sent}
 
 
 @case

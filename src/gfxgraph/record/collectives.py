@@ -13,7 +13,6 @@ reach the operators under a dispatch mode, which a recorded run has.
 from __future__ import annotations
 
 import atexit
-import collections
 import functools
 import random
 import sys
@@ -446,8 +445,8 @@ def _held(
     return DONE if exchange.op is None else result
 
 
-#: Group -> how many collectives of it captures have put into graphs.
-_in_graphs: collections.Counter[str] = collections.Counter()
+#: How many collectives of a group captures have put into graphs.
+_in_graphs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
@@ -458,7 +457,8 @@ def _not_counted(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _in_graphs[name] += group._get_sequence_number_for_group() - before
+        issued = group._get_sequence_number_for_group() - before
+        _in_graphs[group] = _in_graphs.get(group, 0) + issued
 
 
 def number_sent(group: Any) -> int:
@@ -469,7 +469,7 @@ def number_sent(group: Any) -> int:
     Raises:
         RuntimeError: the group does not count them.
     """
-    return int(group._get_sequence_number_for_group()) - _in_graphs[_name_of(group)]
+    return int(group._get_sequence_number_for_group()) - _in_graphs.get(group, 0)
 
 
 @dataclass(frozen=True)
