@@ -404,3 +404,23 @@ def test_a_tensor_that_a_function_keeps_in_a_later_call_is_the_one_that_the_call
             assert not kept[-1].any()
     assert graph.stats().replays == 3
     assert all("keeps a tensor that it gives" in reason for reason in graph.stats().fallbacks)
+
+
+def test_what_nobody_has_written_to_may_be_given_to_one_call_after_the_other(device):
+    """What lies there differs from run to run."""
+
+    @gfxgraph.no_graph
+    def fill(x, *, into):
+        into.copy_(x)
+
+    @gfxgraph.graphed
+    def f(x):
+        first, second = torch.empty_like(x), torch.empty_like(x)
+        fill(into=first, x=x)
+        fill(first, into=second)
+        return first + second
+
+    for n in range(3):
+        x = torch.full((4,), float(n), device=device)
+        assert torch.equal(f(x), 2 * x)
+    assert f.stats().replays == 2, f.stats().fallbacks
