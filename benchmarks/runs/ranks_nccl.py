@@ -426,12 +426,13 @@ def take_part(rank: int, folder: Path, port: int, rounds: int, commit: str, kill
         one.keep("tensor parallel, by hand", lambda: one.tensor_parallel(one.by_hand))
         one.keep("tensor parallel, DTensor", lambda: one.tensor_parallel(one.spread))
         one.keep("pipeline", one.pipeline)
-        one.keep_collectives(kinds[-3:])  # to one rank, and what no graph of NCCL can hold
         for fault in FAULTS:
             for how in MODES:
                 what = f"one rank {fault}, {how}"
                 one.keep(what, lambda fault=fault, how=how: one.at_fault(how, fault))
         one.keep("shut down", one.shut_down)
+        one.begin()  # at last what goes to one rank, and what no graph of NCCL can hold
+        one.keep_collectives(kinds[-3:])
 
 
 def free_port() -> int:
