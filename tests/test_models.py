@@ -56,6 +56,7 @@ def test_a_decode_step_on_a_static_cache_gives_the_tokens_of_eager(device):
     assert stats.captures == 1 and stats.replays == 11 and not stats.fallbacks, stats.fallbacks
 
 
+@pytest.mark.long
 def test_a_sliding_window_is_right_whether_or_not_it_can_be_a_graph(device):
     config = transformers.MistralConfig(**SMALL, sliding_window=8)
     torch.manual_seed(0)

@@ -141,6 +141,7 @@ def test_vectors_are_those_of_eager_execution(service, eager):
             assert (service.embed(texts[:count]) - expected).abs().max() <= TOLERANCE
 
 
+@pytest.mark.long
 def test_a_client_of_openai_gets_what_it_expects(service, eager):
     for given in ("a cat", ["a cat"]):
         body = json.dumps({"input": given, "model": "any"})
@@ -283,6 +284,7 @@ def test_a_client_that_goes_away_takes_no_answer_from_others(service, eager):
     assert (service.embed(["a cat"])[0] - eager("a cat")).abs().max() <= TOLERANCE
 
 
+@pytest.mark.long
 def test_the_texts_of_clients_that_have_gone_are_not_computed(eager):
     # A batch begins when there are nine texts: not before the last request.
     service = Service("--eager", "--rows", "9", "--wait-ms", "60000")
@@ -306,6 +308,7 @@ def test_the_texts_of_clients_that_have_gone_are_not_computed(eager):
         service.stop()
 
 
+@pytest.mark.long
 def test_more_texts_than_may_ever_wait_are_refused(eager):
     service = Service("--eager", "--queue", "2", "--rows", "1")
     try:
@@ -397,6 +400,7 @@ def test_a_model_that_does_not_load_ends_it_with_one_line(name, tmp_path):
     assert part in line and status == 1, said
 
 
+@pytest.mark.long
 def test_an_address_that_cannot_be_had_ends_it_with_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said, status = ends("--port", str(taken.getsockname()[1]))

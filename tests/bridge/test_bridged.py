@@ -288,6 +288,7 @@ def test_reset_in_mid_capture_ends_the_capture(device):
     assert works_afterwards(device)
 
 
+@pytest.mark.long
 def test_a_process_that_exits_in_mid_capture_exits_cleanly():
     code = """
 import torch, gfxgraph

@@ -133,6 +133,7 @@ def test_an_object_that_no_place_leads_to_is_state_if_it_was_there_before(frozen
     assert reads.changes() == ["Held.scale"]
 
 
+@pytest.mark.long
 def test_what_a_program_has_frozen_is_frozen_again_and_garbage_of_the_run_is_not():
     """While a run is recorded it is not: each question would go through all that the run made."""
     held, young, alive = Held(), [], []
@@ -231,7 +232,7 @@ def replaced():
     return function, lambda: kept.inner.number
 
 
-@pytest.mark.parametrize("make", [numbered, replaced])
+@pytest.mark.parametrize("make", [numbered, pytest.param(replaced, marks=pytest.mark.long)])
 @torch.no_grad()
 def test_what_a_run_changes_in_a_class_is_put_back_where_python_finds_it(device, make):
     (function, held), (twin, expected) = make(), make()

@@ -211,6 +211,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.long
 def test_at_the_end_of_the_process_the_compiler_finds_what_it_has_installed():
     found = python("-c", textwrap.dedent(PROGRAM))
     assert "done" in found.stdout, found.stderr

@@ -105,6 +105,7 @@ def test_so_it_is_while_another_thread_is_alive(name):
     assert found is None
 
 
+@pytest.mark.long
 def test_a_counter_that_is_no_number_any_more_is_a_fallback_that_is_counted():
     # A process of its own: counters are counted in replays where no other thread is alive.
     code = """

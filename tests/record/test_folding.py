@@ -333,6 +333,7 @@ def test_the_shape_that_differs_is_named_not_the_first_read(device):
 
 
 @torch.no_grad()
+@pytest.mark.long
 def test_the_number_of_paths_is_bounded(device):
     def counted(x, n):
         return x * int(n.sum())

@@ -327,6 +327,7 @@ def test_all_buckets_can_be_captured_before_the_first_call(device):
 
 
 @torch.no_grad()
+@pytest.mark.long
 def test_threads_call_one_pool_with_mixed_sizes(device):
     model = same_net(device)
     pool = gfxgraph.ShapeBucketPool(model, [2, 4, 8])
@@ -631,6 +632,7 @@ def memory_now():
 
 
 @torch.no_grad()
+@pytest.mark.long
 def test_a_bucket_without_room_runs_eagerly_and_says_why(device, monkeypatch):
     if device != "cpu" and "PYTEST_XDIST_WORKER" in os.environ:
         pytest.skip("other processes use the memory of this GPU")
