@@ -68,7 +68,8 @@ def run_ranks(how, folder, names):
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory):
-    return run_ranks("inside", tmp_path_factory.mktemp("inside"), ("raises_as_on_a_gpu", *_QUICK, *_SLOW))
+    names = ("raises_as_on_a_gpu", *_QUICK, *_SLOW)
+    return run_ranks("inside", tmp_path_factory.mktemp("inside"), names)
 
 
 @pytest.fixture(scope="module")
