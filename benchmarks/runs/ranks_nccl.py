@@ -332,13 +332,14 @@ class Rank:
             dist.all_reduce(y)
             return y.view(x.shape)
 
-        graph, x, right = self.gfxgraph.graphed(f, collectives=how), self.x(), []
+        graph, right = self.gfxgraph.graphed(f, collectives=how), []
         start = time.perf_counter()
         for call in range(2 * CALLS):
             if fault == "resets" and self.rank and call == CALLS:
                 graph.reset()
             if fault == "stalls" and self.rank and call == CALLS:
                 time.sleep(PATIENCE * 1.4)
+            x = self.x(call)  # another in each call: the result of one shows in no other
             right.append(torch.equal(graph(x), x * 2 * WORLD))
         synchronize()
         seconds = round(time.perf_counter() - start, 3)
