@@ -305,6 +305,10 @@ def test_torchs_own_functions_run_between_graphs_if_they_were_imported_by_name(d
         return cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x + 1,)) * 3
 
     stats = same_in_each_call(fn, lambda n: (values(device, n),))
+    if torch.__version__ < "2.11" and stats.fallbacks:  # cond() runs under no dispatch mode
+        (reason,) = stats.fallbacks
+        assert "no rule registered" in reason
+        return
     assert stats.replays and not stats.fallbacks
     assert any("torch.cond(), between two graphs" in line for line in stats.graphs[0].report)
 
