@@ -52,10 +52,11 @@ def write_text(path: str | Path, text: str) -> None:
         OSError: it cannot be written.
     """
     target = Path(path).resolve()  # of a link its target
+    if target.exists() and not target.is_file():  # a device or a pipe
+        target.write_text(text, encoding="utf-8")
+        return
     temporary = target.with_name(f".gfxgraph.{os.getpid()}.{threading.get_ident()}")
     try:
-        if target.exists() and not target.is_file():  # a device or a pipe
-            raise PermissionError
         temporary.write_text(text, encoding="utf-8")
         if target.exists():
             shutil.copymode(target, temporary)

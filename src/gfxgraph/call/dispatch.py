@@ -195,7 +195,7 @@ class Dispatcher:
             return self.run_eagerly(*call.given, entry.reason, entry.kind)
         result = self._hit(request, entry)
         if result is not NO_MATCH:
-            self._likely[_outline(call.args, call.kwargs)] = entry
+            self._note_likely(call, entry)
             return result
         if self.entries.get(request.key) is not entry:  # released by another thread meanwhile
             return self.answer(call)
@@ -207,6 +207,15 @@ class Dispatcher:
             self._eagerly(*call.given)  # raises that error too, unless the function catches it
             raise CaptureError(f"{self.name}: {reason}")
         return self.run_eagerly(*call.given, reason)
+
+    def _note_likely(self, call: Call, entry: Entry) -> None:
+        """Note which entry has answered a call of this outline."""
+        if not self._others:  # nor would it be asked for
+            return
+        # An entry answers calls of any number of outlines, if it does not depend on some argument.
+        if len(self._likely) >= 2 * self.options.max_graphs:
+            self._likely.clear()
+        self._likely[_outline(call.args, call.kwargs)] = entry
 
     def _answer_together(self, call: Call, together: Together) -> Any:
         """Answer a call of a function whose graphs hold collectives: as all ranks do."""
@@ -858,7 +867,7 @@ class Exact:
 
 
 def _outline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What is known of a call at once, and tells most kinds apart."""
+    """The shapes of tensors and the types of all else: most kinds of calls differ in it."""
     return tuple(
         [
             value.shape if type(value) is torch.Tensor else type(value)

@@ -73,8 +73,10 @@ def device_is_faster(host: CapturedGraph, device: CapturedGraph | None) -> tuple
 
     Args:
         host: the graphs between which the host decides; the path of one call is timed.
-        device: a graph of the same function in which the device decides.
+        device: a graph of the same function in which the device decides; ``None``: it is gone.
     """
+    if device is None:
+        return False, "not timed: the graph was released"
     times = _deciding_us(host, device)
     if not times:
         return True, "not timed: the emulated device has no host to wait for"
@@ -84,12 +86,12 @@ def device_is_faster(host: CapturedGraph, device: CapturedGraph | None) -> tuple
     return of_device < of_host, verdict
 
 
-def _deciding_us(host: CapturedGraph, device: CapturedGraph | None) -> list[float]:
+def _deciding_us(host: CapturedGraph, device: CapturedGraph) -> list[float]:
     """Median microseconds of a call where the host decides, and where the device does, in turn.
 
     Empty on the emulated device.
     """
-    if current_device().kind == "emulated" or device is None:
+    if current_device().kind == "emulated":
         return []
     assert host.time_call is not None and device.time_call is not None
     rounds: list[list[float]] = []
