@@ -125,12 +125,8 @@ def test_a_call_of_another_kind_costs_the_same_however_many_kinds_are_known():
     assert few == many and few.bytecodes < 900
 
 
-def test_what_tells_kinds_apart_at_once_is_kept_of_a_bounded_number():
-    def act(x, unused):
-        return x + 1
-
-    graph = gfxgraph.graphed(act, max_graphs=4)
+def test_sizes_that_buckets_answer_leave_nothing_behind_in_the_dispatcher():
+    graph = gfxgraph.graphed(lambda x: x + 1, buckets=[8, 64])
     for n in range(40):
-        for rows in (1, 2):
-            graph(ones(rows), ones(n + 1))
-    assert len(graph._dispatcher._likely) <= 8
+        graph(ones(n + 1, 2))
+    assert graph.stats().replays and len(graph._dispatcher._likely) == 0
