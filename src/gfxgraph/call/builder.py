@@ -270,10 +270,10 @@ class Builder:
                 self._capture_anew(key, entry, "calls have gone each way, so the device can decide")
 
     def _the_faster(self, wanted: Wanted, entry: Entry) -> tuple[Wanted, Entry]:
-        """What was captured, or a new graph in which the device decides, if it could and that pays.
+        """Give the captured entry, or one in which the device decides, where that one is faster.
 
-        The device decides under the same proofs as with ``branching="device"``. Nothing of what the
-        calls do that are timed is left behind.
+        It passes the same proofs as with ``branching="device"``. The timed calls leave nothing
+        behind.
         """
         tree = entry.captured
         if tree is None or self._ways is None or not tree.could_be_lowered:
