@@ -21,6 +21,7 @@ from ..graph.lowering import OutgrownError, Ways
 from ..graph.pool import GraphPool
 from ..graph.session import AroundAutograd, LayoutError, Target
 from ..interpose.interrupts import interrupt_in
+from ..interpose.source import owner_name
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..record.explain import some
@@ -488,7 +489,7 @@ class Builder:
             body,
             static_inputs,
             roots={
-                self._entries.name: fn,
+                owner_name(fn): fn,
                 **{f"argument {n}": value for n, value in enumerate(objects_in(spec))},
             },
             layout=layout,

@@ -23,6 +23,7 @@ from ..graph.one_shots import Found, is_one_shot
 from ..graph.state import PythonState
 from ..graph.witness import witness
 from ..interpose.interrupts import held_back, own_handlers
+from ..interpose.source import owner_name
 from ..record import collectives
 from ..record.explain import some
 from ..record.journal import Journal
@@ -143,7 +144,7 @@ class FirstCalls:
                 if not state.changes(registries=False):
                     return state
         with self._executed.known():
-            return PythonState({self._entries.name: call.fn, "argument": (call.args, call.kwargs)})
+            return PythonState({owner_name(call.fn): call.fn, "argument": (call.args, call.kwargs)})
 
     def _observe(self, request: Request, extends: Entry | None) -> _Observed:
         """Run a call for its caller, and look at what that does."""

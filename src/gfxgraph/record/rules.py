@@ -467,6 +467,28 @@ def f(x):
 """,
     ),
     Rule(
+        "no-work",
+        "the call gives the device no work",
+        "eager",
+        "A graph would have nothing to launch. The call takes its result from Python, such as the "
+        "next action of a queue.",
+        "Graph the function that computes what the queue holds, in place of this one.",
+        bad="""\
+from collections import deque
+
+actions = deque()
+
+def f(x):
+    if not actions:
+        actions.extend(x.tanh().repeat(16, 1))
+    return actions.popleft()
+""",
+        good="""\
+def f(x):
+    return x.tanh().repeat(16, 1)
+""",
+    ),
+    Rule(
         "python-random",
         "numbers come from Python's or NumPy's random module",
         "eager",

@@ -25,6 +25,7 @@ from ..graph.reads import Reads
 from ..graph.state import PythonState
 from ..interpose.dynamo import Uncompiled
 from ..interpose.modules import loaded
+from ..interpose.source import owner_name
 from ..record.effects import UndoLog, storage_key
 from ..record.recorder import Recorder
 from ..stats import tally
@@ -95,7 +96,7 @@ class Bench:
             for path, const in self.arguments.items()
             if const is not None and not const.is_value
         }
-        self._roots: dict[str, object] = {name: fn, **objects}
+        self._roots: dict[str, object] = {owner_name(fn): fn, **objects}
         self._python = self._origin = PythonState(self._roots)
         self._generators = self._python.generators
         #: Random generators, iterators, files: what of them can be put back.
