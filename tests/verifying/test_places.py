@@ -453,5 +453,5 @@ def test_the_counts_are_in_the_report_and_its_data(device, x):
     report = verify(Holder(x), x)
     data = json.loads(json.dumps(report.to_dict()))["graph"]["places"]
     assert data["changed"] == data["noticed"] > 30 and data["also_run"] >= 7
-    text = f"places changed: {data['changed']}, noticed: {data['noticed']}, also run: "
+    text = f"It noticed {data['noticed']} of {data['changed']} changes to what it watches; "
     assert text in str(report)
