@@ -358,8 +358,8 @@ def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
         "hidden-state",
         "the function reads what an object keeps in C, where no change of it can be seen",
         "eager",
-        "A graph is replayed only while all that was read in Python is as it was, and of this "
-        "nobody can ask whether it is.",
+        "A graph is replayed only while all that it read in Python is unchanged. Here nobody can "
+        "ask whether it is.",
         "Read it outside of the function, and pass the value as an argument.",
         bad="""\
 import zlib
