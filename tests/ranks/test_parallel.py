@@ -100,7 +100,7 @@ def test_shut_down_and_begun_again(ranks):
 
 
 # A thread of Gloo may still hold the tensor of the last collective. Where it lets go of it while
-# Python ends, torch aborts the process, also without gfxgraph (seen with torch 2.13): hence the sleep.
+# Python ends, torch 2.13 aborts the process, also without gfxgraph: hence the sleep.
 _PROGRAM = """
 import time, torch, torch.distributed as dist, gfxgraph
 
