@@ -28,7 +28,7 @@ from ..device.emulated import EmulatedDevice
 from ..device.operators import is_view
 from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
-from ..graph.lift import Slot
+from ..graph.lift import Slot, owner_name
 from ..graph.locks import inside_gfxgraph
 from ..graph.one_shots import Found
 from ..graph.places import Place
@@ -44,7 +44,6 @@ from ..interpose.source import (
     Source,
     is_raised_by_code,
     name_of,
-    owner_name,
     users_line,
     users_line_of,
 )
@@ -169,7 +168,7 @@ class _Check:
         given, self._spec = taken_apart
         import_whole("torch._dynamo")  # torch does so in a run, which would take longer there
         opaque = [const.value for const in constants(self._spec) if not const.is_value]
-        self._roots = {owner_name(self._fn): self._fn} | {
+        self._roots = {owner_name(self._fn, self._name): self._fn} | {
             f"argument {n}": v for n, v in enumerate(opaque)
         }
         found = PythonState(self._roots).stateful

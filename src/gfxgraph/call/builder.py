@@ -16,12 +16,11 @@ from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
-from ..graph.lift import EffectsError, Lifting
+from ..graph.lift import EffectsError, Lifting, owner_name
 from ..graph.lowering import OutgrownError, Ways
 from ..graph.pool import GraphPool
 from ..graph.session import AroundAutograd, LayoutError, Target
 from ..interpose.interrupts import interrupt_in
-from ..interpose.source import owner_name
 from ..record import collectives
 from ..record.effects import overwrite, storage_key
 from ..record.explain import some
@@ -489,7 +488,7 @@ class Builder:
             body,
             static_inputs,
             roots={
-                owner_name(fn): fn,
+                owner_name(fn, self._entries.name): fn,
                 **{f"argument {n}": value for n, value in enumerate(objects_in(spec))},
             },
             layout=layout,

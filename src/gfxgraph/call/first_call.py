@@ -16,14 +16,13 @@ from ..graph import raw
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
-from ..graph.lift import Lifting
+from ..graph.lift import Lifting, owner_name
 from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from ..graph.memory import Memory, checksum
 from ..graph.one_shots import Found, is_one_shot
 from ..graph.state import PythonState
 from ..graph.witness import witness
 from ..interpose.interrupts import held_back, own_handlers
-from ..interpose.source import owner_name
 from ..record import collectives
 from ..record.explain import some
 from ..record.journal import Journal
@@ -144,7 +143,8 @@ class FirstCalls:
                 if not state.changes(registries=False):
                     return state
         with self._executed.known():
-            return PythonState({owner_name(call.fn): call.fn, "argument": (call.args, call.kwargs)})
+            name = owner_name(call.fn, self._entries.name)
+            return PythonState({name: call.fn, "argument": (call.args, call.kwargs)})
 
     def _observe(self, request: Request, extends: Entry | None) -> _Observed:
         """Run a call for its caller, and look at what that does."""

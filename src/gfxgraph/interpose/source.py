@@ -43,7 +43,6 @@ __all__ = [
     "is_users_file",
     "leave_out_ours",
     "name_of",
-    "owner_name",
     "users_instruction",
     "users_line",
     "users_line_of",
@@ -111,14 +110,6 @@ def name_of(fn: Any) -> str:
     # What functools.wraps() has set; no code of the object is asked.
     name = inspect.getattr_static(fn, "__qualname__", None)
     return name if type(name) is str else str(_QUALNAME.__get__(type(fn)))
-
-
-def owner_name(fn: Any) -> str:
-    """What names of places begin with: of a bound method its class, else the function's name."""
-    if type(fn) is not MethodType:
-        return name_of(fn)
-    owner = fn.__self__
-    return str(_QUALNAME.__get__(owner if issubclass(type(owner), type) else type(owner)))
 
 
 @functools.lru_cache(maxsize=4096)
