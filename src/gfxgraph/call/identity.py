@@ -20,7 +20,7 @@ from ..graph.lift import Lifting
 from ..graph.lookups import STAND_INS
 from ..interpose.codes import address
 
-__all__ = ["FUNCTIONS", "code_of", "environment", "parameters_of", "plain"]
+__all__ = ["FUNCTIONS", "code_of", "environment", "parameters_of", "plain", "tensors_of"]
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
@@ -125,16 +125,21 @@ def _modules(fn: Any) -> Iterable[torch.nn.Module]:
 
 
 def _in_reach(fn: Any) -> Iterator[Any]:
-    yield fn
+    """A callable, its object, its variables, and the attributes of those that are plain objects."""
+    found = list(_with_owners(fn))
     target = plain(fn)
     if type(target) is types.FunctionType:
         for cell in target.__closure__ or ():
             with suppress(ValueError):  # it is empty
-                yield cell.cell_contents
-        yield from (target.__globals__.get(name) for name in target.__code__.co_names)
-    for owner in _with_owners(fn):
-        if type(owner) not in FUNCTIONS and not raw.is_a(owner, torch.nn.Module):
-            yield from (raw.attributes(owner) or {}).values()
+                found.append(cell.cell_contents)
+        found += [target.__globals__.get(name) for name in target.__code__.co_names]
+    for item in found:
+        yield item
+        if not raw.is_a(item, *_NOT_PLAIN):
+            yield from (raw.attributes(item) or {}).values()
+
+
+_NOT_PLAIN = (*FUNCTIONS, types.MethodType, types.ModuleType, type, torch.nn.Module, torch.Tensor)
 
 
 def _with_owners(fn: Any) -> Iterator[Any]:
@@ -153,6 +158,13 @@ def parameters_of(fn: Any) -> str:
                 what = "" if lazy else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
                 digest.update(f"{number} {name} {what}".encode())
     return digest.hexdigest()
+
+
+def tensors_of(fn: Any) -> str:
+    """A digest of the shapes and dtypes of its tensors that are no parameters, such as a cache."""
+    found = [item for item in _in_reach(fn) if raw.is_a(item, torch.Tensor)]
+    text = repr([(tuple(one.shape), one.dtype, one.device.type) for one in found])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def environment(index: int = 0) -> dict[str, str]:

@@ -32,7 +32,7 @@ from ..stats import log, logger
 from ..tables import progress_bar
 from .compiled import Compile, Compiled
 from .entry import Entry
-from .identity import code_of, environment, parameters_of
+from .identity import code_of, environment, parameters_of, tensors_of
 from .key import Call, describe_key
 
 __all__ = ["TunedCode", "in_turn", "tuned"]
@@ -137,10 +137,10 @@ def tuned(capture: Capture, code: TunedCode, call: Call, name: str) -> Entry:
             best.release()
             best = entry
         log(logging.INFO, "tried", function=name, what=str(row))
-        let_in()  # what the user has interrupted meanwhile
         return row
 
     def may_go_on() -> bool:
+        let_in()  # who has interrupted code of ours, which goes on to its end
         spend()
         return code.spent + least <= seconds
 
@@ -175,6 +175,7 @@ def _facts(call: Call, code: TunedCode) -> dict[str, str]:
         **versions(),
         "code": code_of(call.fn),
         "parameters": parameters_of(call.fn),
+        "tensors": tensors_of(call.fn),
         "arguments": repr(sorted(code.how.arguments.items())),
         "call": kind,
         "autocast": str(torch.get_autocast_dtype(device.type)) if autocast else "off",

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -21,7 +21,19 @@ from ..interpose.modules import import_whole
 from ..stats import log
 from ..tables import write_text
 
-__all__ = ["Outcome", "Settings", "Tried", "Tuned", "candidates", "frozen", "search"]
+__all__ = [
+    "Outcome",
+    "Settings",
+    "Tried",
+    "Tuned",
+    "candidates",
+    "described",
+    "frozen",
+    "remember",
+    "remembered",
+    "search",
+    "versions",
+]
 
 Settings: TypeAlias = "dict[str, bool | int | str]"
 Outcome: TypeAlias = Literal["kept", "no faster", "dropped", "begun"]
@@ -148,6 +160,8 @@ def search(
 ) -> None:
     """Change one setting after the other, and keep what is faster, until no change is.
 
+    A change that was dropped once is not tried again on top of others.
+
     Args:
         found: where to begin, and where to write what is found. What it has tried before is not
             tried again.
@@ -163,7 +177,8 @@ def search(
         before = found.settings
         for change in changes:
             settings = found.settings | change
-            if frozen(settings) in done:
+            news = frozen(settings) - frozen(found.settings)
+            if frozen(settings) in done or any(one <= news for one in _hopeless(found.tried)):
                 continue
             if not may_go_on():
                 return
@@ -180,6 +195,16 @@ def search(
             if row.outcome == "kept":
                 found.settings = settings
             save()
+
+
+def _hopeless(rows: Iterable[Tried]) -> Iterator[frozenset[tuple[str, Any]]]:
+    """The changes that did not work, and will not on top of others either."""
+    kept: frozenset[tuple[str, Any]] = frozenset()
+    for row in rows:
+        if row.outcome in ("dropped", "begun"):
+            yield frozen(row.settings) - kept
+        elif row.outcome == "kept":
+            kept = frozen(row.settings)
 
 
 # The file.
