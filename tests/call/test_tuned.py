@@ -285,13 +285,14 @@ def test_on_a_terminal_a_bar_says_what_is_tried_unless_the_log_is_quiet(monkeypa
         ({"compile": {"mode": "tuned", "seconds": True}}, "seconds=True: expected"),
         ({"compile": {"mode": "default", "seconds": 1}}, "torch.compile says"),
         ({"compile": "tuned", "verify": False}, "verify=False.: expected True or a tolerance"),
+        ({"mode": "tuned", "measure": False}, "a search measures"),
         ({"compile": {"mode": "tuned", "options": {"triton.cudagraphs": True}}}, "cudagraphs"),
     ],
     ids=str,
 )
 def test_an_option_of_the_wrong_kind_is_refused(options, sentence):
     with pytest.raises(ArgumentError, match=sentence):
-        gfxgraph.graphed(torch.sin, **options)
+        (gfxgraph.graphed if "compile" in options else gfxgraph.compile)(torch.sin, **options)
 
 
 # ---- with Inductor
@@ -303,11 +304,11 @@ def f(x):
     return (x.sin() * 2 + x).sum(-1)
 graph = gfxgraph.graphed(f, compile="tuned")
 x = torch.randn(8, 64, device=gfxgraph.device_type())
-for _ in range(3):
-    torch.testing.assert_close(graph(x), f(x))
 with gfxgraph.compile_log() as log:
-    (row,) = graph.stats().graphs
-print(row.tuned.source, len(row.tuned.tried), sorted(row.tuned.settings.items()))
+    for _ in range(3):
+        torch.testing.assert_close(graph(x), f(x))
+(row,) = graph.stats().graphs
+print(row.tuned.source, len(log.compilations), len(row.tuned.tried), row.tuned.settings)
 """
 
 
@@ -318,11 +319,11 @@ print(row.tuned.source, len(row.tuned.tried), sorted(row.tuned.settings.items())
 )
 def test_the_next_process_reads_what_inductor_was_found_to_do_best(remembering):
     here = {"TORCHINDUCTOR_CACHE_DIR": str(remembering)}
-    source, tried, settings = printed(IN_A_PROCESS, **here).split(" ", 2)
-    assert source == "searched" and int(tried) >= len(candidates())
+    source, compiled, tried, settings = printed(IN_A_PROCESS, **here).split(" ", 3)
+    assert source == "searched" and int(compiled) > int(tried) >= len(candidates())
     (file,) = files(remembering)
     before = file.read_bytes()
-    assert printed(IN_A_PROCESS, **here) == f"disk {tried} {settings}"
+    assert printed(IN_A_PROCESS, **here) == f"disk 1 {tried} {settings}"
     assert file.read_bytes() == before
 
 

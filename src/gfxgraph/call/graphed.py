@@ -251,8 +251,8 @@ def compile(
 
     Args:
         fn: see :func:`graphed`; ``None``: give a decorator.
-        mode: of ``torch.compile``; default ``"default"``, on NVIDIA and on AMD. Inductor's own
-            graphs are never used.
+        mode: of ``torch.compile``, or ``"tuned"``, see :func:`graphed`; default ``"default"``, on
+            NVIDIA and on AMD. Inductor's own graphs are never used.
         measure: ``False``: keep the compiled code without timing it. Default ``True``. On the
             emulated device nothing is timed.
         options: of :func:`graphed`, without ``compile``.
@@ -269,6 +269,8 @@ def compile(
         )
     if not isinstance(measure, bool):
         raise ArgumentError(f"gfxgraph.compile(measure={measure!r}): expected True or False.")
+    if mode == "tuned" and not measure:
+        raise ArgumentError('gfxgraph.compile(mode="tuned", measure=False): a search measures.')
     how: Any = Compile.of({"mode": "default" if mode is None else mode}, measure, recommended=True)
     return graphed(fn, compile=how, **options)
 
