@@ -79,7 +79,7 @@ def progress_bar(total: float, wanted: bool = True) -> Iterator[Callable[[str, f
         wanted: ``False``: no bar.
 
     Returns:
-        A function that shows what is being done, and how much is done.
+        A function that shows what is being done, and how much is done. Nothing is shown before.
     """
     if not wanted or not total or not _is_terminal(sys.stderr):
         yield lambda what, done: None
@@ -95,13 +95,16 @@ def progress_bar(total: float, wanted: bool = True) -> Iterator[Callable[[str, f
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    with bar:
-        task = bar.add_task("", total=total)
+    task = bar.add_task("", total=total)
 
-        def show(what: str, done: float) -> None:
-            bar.update(task, description=what, completed=done, refresh=True)
+    def show(what: str, done: float) -> None:
+        bar.start()
+        bar.update(task, description=what, completed=done, refresh=True)
 
+    try:
         yield show
+    finally:
+        bar.stop()
 
 
 def _is_terminal(stream: Any) -> bool:

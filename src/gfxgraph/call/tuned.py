@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
@@ -181,11 +182,15 @@ def _facts(call: Call, code: TunedCode) -> dict[str, str]:
         "autocast": str(torch.get_autocast_dtype(device.type)) if autocast else "off",
         "float32": torch.get_float32_matmul_precision(),
     }
-    return {name: _ADDRESS.sub("", text) for name, text in facts.items()}
+    return {name: _in_file(text) for name, text in facts.items()}
 
 
-# In what Python writes of an object, and another one in each process.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+def _in_file(text: str) -> str:
+    text = _ADDRESS.sub("", text)  # which is another one in each process
+    return text if len(text) < _LONG else f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+_ADDRESS, _LONG = re.compile(r" at 0x[0-9a-f]+"), 200
 
 
 def _first(capture: Capture, code: TunedCode, found: Tuned) -> Entry:

@@ -45,13 +45,13 @@ _GEMM = "max_autotune_gemm"
 _BACKENDS = "max_autotune_gemm_backends"
 # What promises most for what it costs comes first. All give what eager execution gives but for
 # rounding. What folds weights into the code ("freezing"), takes other mathematics ("use_fast_math")
-# or has graphs of Inductor's own is not among them.
+# or has graphs of Inductor's own is not among them. Nor are "triton.cooperative_reductions": their
+# blocks wait for each other, and torch 2.8 launches them without a promise that all of them run.
 _FOR_GPUS: tuple[Settings, ...] = (
     {"coordinate_descent_tuning": True},  # also makes products with one row reductions
     {"max_autotune_pointwise": True},
     {_GEMM: True},
     {"triton.multi_kernel": 1},
-    {"triton.cooperative_reductions": True},
     {"split_reductions": False},
     {"combo_kernels": True},
     {"coordinate_descent_check_all_directions": True},
@@ -147,8 +147,17 @@ def candidates(given: Collection[str] = ()) -> list[Settings]:
         given: names of settings that the user has set. These stay.
     """
     known = import_whole("torch._inductor.config").get_config_copy()
-    every = _FOR_GPUS if current_device().type == "cuda" else _FOR_CPUS
-    return [one for one in every if one.keys() <= known.keys() and one.keys().isdisjoint(given)]
+    return [
+        one
+        for one in _every()
+        if one.keys() <= known.keys()
+        and one.keys().isdisjoint(given)
+        and any(known[name] != value for name, value in one.items())  # else they hold already
+    ]
+
+
+def _every() -> tuple[Settings, ...]:
+    return _FOR_GPUS if current_device().type == "cuda" else _FOR_CPUS
 
 
 def search(
@@ -304,7 +313,7 @@ def _checked(settings: Any) -> Settings:
     """Settings that a search can have tried here, and no others."""
     if type(settings) is not dict:
         raise ValueError("its settings are no object")
-    known = {(name, type(v), v) for one in candidates() for name, v in one.items()}
+    known = {(name, type(v), v) for one in _every() for name, v in one.items()}
     for name, value in settings.items():
         if type(value) not in (bool, int, str) or (name, type(value), value) not in known:
             raise ValueError(f"{name[:60]}={str(value)[:60]!r} is no setting that is searched")
