@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.call.identity import surroundings_of
 from gfxgraph.compiling.tuning import Tried, Tuned, candidates, remember, remembered, search
 from gfxgraph.errors import ArgumentError
 from tests.helpers.devices import HAS_GPU
@@ -119,6 +120,16 @@ def test_settings_that_ended_a_process_are_not_tried_again_and_those_interrupted
     with pytest.raises(KeyboardInterrupt):
         search(found, [{"a": 1}, {"b": 1}], interrupted, lambda: True, lambda: None)
     assert [row.settings for row in found.tried] == [{"a": 1}]
+
+
+def test_functions_of_the_same_code_around_other_models_are_told_apart():
+    def around(model, rows=2):
+        cache = torch.zeros(rows)
+        return lambda x: model(x) + cache
+
+    small, alike, large = (surroundings_of(around(nn.Linear(8, n))) for n in (2, 2, 4))
+    assert small == alike and small != large
+    assert small != surroundings_of(around(nn.Linear(8, 2), rows=4))
 
 
 def test_only_settings_of_this_torch_that_the_user_has_not_set_are_tried(device):

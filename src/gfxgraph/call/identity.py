@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import platform
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..graph.lift import Lifting
 from ..graph.lookups import STAND_INS
 from ..interpose.codes import address
 
-__all__ = ["FUNCTIONS", "code_of", "environment", "parameters_of", "plain", "tensors_of"]
+__all__ = ["FUNCTIONS", "code_of", "environment", "parameters_of", "plain", "surroundings_of"]
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
@@ -46,7 +45,7 @@ def _unwrapped(fn: Any) -> Iterator[Any]:
 
 
 def code_of(fn: Any) -> str:
-    """A digest of the bytecode of a function, and of the classes of the modules that it uses."""
+    """A digest of the bytecode of a function, and of the classes of the modules that it is of."""
     digest = hashlib.sha256()
     target = plain(fn)
     if type(target) is types.FunctionType:
@@ -115,17 +114,38 @@ def _constant(value: Any) -> str:
     return type(value).__qualname__
 
 
-def _modules(fn: Any) -> Iterable[torch.nn.Module]:
-    """The modules that it belongs to, or finds in its variables or its object's attributes."""
-    found: dict[int, torch.nn.Module] = {}
-    for item in itertools.chain.from_iterable(map(_with_owners, _in_reach(fn))):
-        if raw.is_a(item, torch.nn.Module):
-            found |= {id(module): module for module in torch.nn.Module.modules(item)}
-    return found.values()
+def _modules(fn: Any) -> Iterator[torch.nn.Module]:
+    owner: Any = fn.__self__ if type(fn) is types.MethodType else plain(fn)
+    if raw.is_a(owner, torch.nn.Module):
+        yield from torch.nn.Module.modules(owner)
+
+
+def parameters_of(fn: Any) -> str:
+    """A digest of the names, shapes and dtypes of the parameters and buffers."""
+    digest = hashlib.sha256()
+    for number, module in enumerate(_modules(fn)):
+        for own in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers):
+            for name, tensor in own(module, recurse=False):
+                lazy = torch.nn.parameter.is_lazy(tensor)
+                what = "" if lazy else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
+                digest.update(f"{number} {name} {what}".encode())
+    return digest.hexdigest()
+
+
+def surroundings_of(fn: Any) -> str:
+    """A digest of the modules and tensors among the variables and attributes of a function."""
+    digest = hashlib.sha256()
+    for item in _in_reach(fn):
+        if raw.is_a(item, torch.Tensor):
+            digest.update(f"{tuple(item.shape)} {item.dtype} {item.device.type}".encode())
+        for owner in _with_owners(item):
+            if raw.is_a(owner, torch.nn.Module):
+                digest.update(f"{code_of(owner)} {parameters_of(owner)}".encode())
+    return digest.hexdigest()
 
 
 def _in_reach(fn: Any) -> Iterator[Any]:
-    """A callable, its object, its variables, and the attributes of those that are plain objects."""
+    """Its object, its variables, and the attributes of those that are plain objects."""
     found = list(_with_owners(fn))
     target = plain(fn)
     if type(target) is types.FunctionType:
@@ -146,25 +166,6 @@ def _with_owners(fn: Any) -> Iterator[Any]:
     """A callable, what it stands for, and the objects whose methods these are."""
     for one in _unwrapped(fn):
         yield one.__self__ if type(one) is types.MethodType else one
-
-
-def parameters_of(fn: Any) -> str:
-    """A digest of the names, shapes and dtypes of the parameters and buffers."""
-    digest = hashlib.sha256()
-    for number, module in enumerate(_modules(fn)):
-        for own in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers):
-            for name, tensor in own(module, recurse=False):
-                lazy = torch.nn.parameter.is_lazy(tensor)
-                what = "" if lazy else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
-                digest.update(f"{number} {name} {what}".encode())
-    return digest.hexdigest()
-
-
-def tensors_of(fn: Any) -> str:
-    """A digest of the shapes and dtypes of its tensors that are no parameters, such as a cache."""
-    found = [item for item in _in_reach(fn) if raw.is_a(item, torch.Tensor)]
-    text = repr([(tuple(one.shape), one.dtype, one.device.type) for one in found])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def environment(index: int = 0) -> dict[str, str]:

@@ -33,7 +33,7 @@ from ..stats import log, logger
 from ..tables import progress_bar
 from .compiled import Compile, Compiled
 from .entry import Entry
-from .identity import code_of, environment, parameters_of, tensors_of
+from .identity import code_of, environment, parameters_of, surroundings_of
 from .key import Call, describe_key
 
 __all__ = ["TunedCode", "in_turn", "tuned"]
@@ -176,7 +176,7 @@ def _facts(call: Call, code: TunedCode) -> dict[str, str]:
         **versions(),
         "code": code_of(call.fn),
         "parameters": parameters_of(call.fn),
-        "tensors": tensors_of(call.fn),
+        "surroundings": surroundings_of(call.fn),
         "arguments": repr(sorted(code.how.arguments.items())),
         "call": kind,
         "autocast": str(torch.get_autocast_dtype(device.type)) if autocast else "off",
