@@ -3,7 +3,7 @@
 ``PYTHONPATH=src python3 -m benchmarks.runs.tuned [--out FILE] [--commit C] [--seconds S]``: the
 Llama of ``benchmarks.runs.decode``, 1.1 billion random weights in bfloat16: eager, a graph of the
 step, one of the compiled step, one with the setting that was found best by hand, and
-``compile="tuned"`` with so many seconds to search (default 100), then once more with what that left
+``compile="tuned"`` with so many seconds to search (default 80), then once more with what that left
 on disk. Beside them the limit of the memory: each token reads all weights but the table of
 embeddings. On a GPU all of it takes about five minutes. Inductor's cache is a new folder, unless
 ``TORCHINDUCTOR_CACHE_DIR`` is set. ``--tiny`` is for a machine without a GPU: times mean nothing.
@@ -56,7 +56,7 @@ def main() -> None:
     """The command."""
     parser = arguments(__doc__, "tuned.json")
     parser.add_argument("--tiny", action="store_true", help="sizes for a machine without a GPU")
-    parser.add_argument("--seconds", type=float, default=100.0, help="of the search; default 100")
+    parser.add_argument("--seconds", type=float, default=80.0, help="of the search; default 80")
     options = parser.parse_args()
     size = TINY if options.tiny else FULL
     command = f"tuned --seconds {options.seconds:g}" + " --tiny" * options.tiny
@@ -67,6 +67,7 @@ def main() -> None:
             **about(command, options.commit, "transformers", "triton"),
             "model": f"Llama, {size['layers']} layers of {size['hidden']}, random weights",
             "new tokens": size["tokens"],
+            "note": "Ways run in this order and share Inductor's cache, where first calls find kernels.",
             "limits": limits(model),
             "ways": {"eager": of_eager(model, size)},
         }
