@@ -67,7 +67,7 @@ def main() -> None:
             **about(command, options.commit, "transformers", "triton"),
             "model": f"Llama, {size['layers']} layers of {size['hidden']}, random weights",
             "new tokens": size["tokens"],
-            "note": "Ways run in this order and share Inductor's cache, where first calls find kernels.",
+            "note": "Ways run in this order and share Inductor's cache, where they find kernels.",
             "limits": limits(model),
             "ways": {"eager": of_eager(model, size)},
         }
