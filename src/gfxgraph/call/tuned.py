@@ -27,7 +27,7 @@ from ..compiling.tuning import (
     versions,
 )
 from ..device import current_device, index_of
-from ..errors import GfxGraphError, first_paragraph
+from ..errors import CaptureError, GfxGraphError, first_paragraph
 from ..interpose.interrupts import interrupt_in, let_in
 from ..stats import log, logger
 from ..tables import progress_bar
@@ -82,11 +82,16 @@ class TunedCode(Compiled):
         return found
 
     def captured(self, capture: Capture, settings: Settings) -> Entry:
-        """A graph of the code with these settings."""
+        """A graph of the code with these settings; once more where that may work now."""
         one = self.codes.get(frozen(settings)) or self.with_settings(settings)
         before = one.seconds
         try:
-            entry = capture(one)
+            try:
+                entry = capture(one)
+            except CaptureError as error:
+                if not error.transient:
+                    raise
+                entry = capture(one)  # it is compiled by now
         finally:
             self.seconds += one.seconds - before
         entry.keeps = one
