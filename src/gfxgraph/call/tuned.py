@@ -58,6 +58,7 @@ class TunedCode(Compiled):
 
     Attributes:
         spent: seconds of searches for all kinds of calls, also by earlier processes.
+        interrupted: whether the user has interrupted one, and does not want to wait for another.
         found: what was found, by the facts that it depends on.
         codes: the compiled code that graphs hold, by its settings.
         last: the settings that were found last.
@@ -66,6 +67,7 @@ class TunedCode(Compiled):
     def __init__(self, how: Compile, dynamic: bool) -> None:
         super().__init__(how, dynamic)
         self.spent = 0.0
+        self.interrupted = False
         self.found: dict[frozenset[tuple[str, str]], Tuned] = {}
         self.codes: dict[frozenset[tuple[str, object]], Compiled] = {}
         self.last: Settings = {}
@@ -123,11 +125,15 @@ def tuned(capture: Capture, code: TunedCode, call: Call, name: str) -> Entry:
     assert code.how.seconds is not None
     seconds, facts = code.how.seconds, _facts(call, code)
     found = code.known(facts)
-    began = time.monotonic()
-    best = _first(capture, code, found)
+    before, began = found.seconds, time.monotonic()
+    try:
+        best = _first(capture, code, found)
+    except BaseException as error:
+        code.interrupted |= _is_interrupt(error)
+        raise
     # So long takes one more, at least.
     least = time.monotonic() - began
-    before, began = found.seconds, time.monotonic()
+    began = time.monotonic()
 
     def spend() -> float:
         now = time.monotonic() - began
@@ -148,7 +154,7 @@ def tuned(capture: Capture, code: TunedCode, call: Call, name: str) -> Entry:
     def may_go_on() -> bool:
         let_in()  # who has interrupted code of ours, which goes on to its end
         spend()
-        return code.spent + least <= seconds
+        return not code.interrupted and code.spent + least <= seconds
 
     def save() -> None:
         spend()
@@ -158,9 +164,9 @@ def tuned(capture: Capture, code: TunedCode, call: Call, name: str) -> Entry:
         left = seconds - code.spent
         with progress_bar(max(0.0, left), logger.isEnabledFor(logging.WARNING)) as show:
             search(found, candidates(code.how.given), attempt, may_go_on, save)
-    except BaseException:
+    except BaseException as error:
         best.release()
-        code.spent = math.inf  # who interrupts does not want to wait at the next call either
+        code.interrupted |= _is_interrupt(error)
         save()
         raise
     if found.source == "searched" and not found.tried and found.settings:
@@ -223,13 +229,18 @@ def _tried(
     except BaseException as error:
         if entry is not None:
             entry.release()
-        if not isinstance(error, Exception) or interrupt_in(error):
+        if _is_interrupt(error):
             raise
+        assert isinstance(error, Exception)
         return Tried(settings, "dropped", why=_in_short(error)), None
     if not is_faster:
         entry.release()
         return Tried(settings, "no faster", us, before_us), None
     return Tried(settings, "kept", us, before_us), entry
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    return not isinstance(error, Exception) or interrupt_in(error) is not None
 
 
 def _in_short(error: Exception) -> str:
