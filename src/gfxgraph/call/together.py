@@ -233,7 +233,7 @@ def begin(
         if backend.lower() not in ("nccl", "rccl"):
             return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
     try:
-        number = number_sent(group)
+        number, *_ = map(number_sent, (group, *groups.values()))  # a capture asks each of them
     except RuntimeError as error:
         return f"the group does not count its collectives: {one_line(error)}"
     meeting = f"{group.group_name}/{number}"
