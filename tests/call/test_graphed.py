@@ -401,6 +401,17 @@ def test_grad_mode_inference_mode_and_autocast_are_part_of_the_key(device):
     assert replayed(graph, captures=5, replays=5)
 
 
+def test_autocast_is_part_of_the_key_where_all_arguments_are_on_the_host(device):
+    weight = torch.randn(4, 4, device=device)
+    graph = gfxgraph.graphed(lambda x: x.to(device) @ weight)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            assert graph(x).dtype == torch.float32
+            with torch.autocast(device, dtype=torch.bfloat16):
+                assert graph(x).dtype == torch.bfloat16
+
+
 def _switches(x, weight):
     with torch.inference_mode(False):
         normal = weight * 2

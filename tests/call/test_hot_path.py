@@ -54,6 +54,7 @@ def counts_of(call):
     def profile(frame, event, arg):
         found.calls += event == "c_call" and is_ours(frame)
 
+    sys._getframe().f_trace_opcodes = True  # from Python 3.12 on settrace() looks whether one asks
     sys.settrace(trace)
     try:
         call()

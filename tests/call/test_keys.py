@@ -323,7 +323,7 @@ ASKS = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(ASKS, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(ASKS, 3, of_long=5))
 @pytest.mark.parametrize("first", ["contiguous", "rows", "expanded"])
 def test_a_function_that_can_tell_layouts_apart_sees_that_of_its_argument(device, name, first):
     order = sorted(layouts(device), key=lambda layout: layout != first)

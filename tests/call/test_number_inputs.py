@@ -118,7 +118,7 @@ def named(fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", sampled(BOTH | FLOATS, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(BOTH | FLOATS, 3, of_long=5))
 def test_one_graph_computes_what_eager_does_for_each_value(name, dtype):
     stats = agree(named(ALL[name]), VALUES, dtype)
     if name == "new_full" and torch.__version__ < TorchVersion("2.9"):

@@ -411,7 +411,7 @@ def test_calls_of_all_kinds_in_turn_find_their_graph(device):
     assert graph.stats().replays >= 9
 
 
-@pytest.mark.parametrize("name", sampled(HOSTILE, 4, of_long=3))
+@pytest.mark.parametrize("name", sampled(HOSTILE, 4, of_long=7))
 @torch.no_grad()
 def test_what_is_read_where_nobody_looks_is_in_the_key(device, name):
     fn, make = HOSTILE[name]

@@ -1288,7 +1288,7 @@ def default_generator():
 
 
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("name", sampled(HOSTILE, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(HOSTILE, 3, of_long=5))
 def test_a_hostile_function_is_what_it_is_eagerly(device, name, verify):
     same(HOSTILE[name], device, verify)
 
@@ -1770,7 +1770,7 @@ def test_what_cannot_be_put_back_runs_eagerly(make, change, device):
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize(
-    "values", sampled(itertools.product((0.0, -3.0, 0.3), repeat=4), 4, of_long=3), ids=str
+    "values", sampled(itertools.product((0.0, -3.0, 0.3), repeat=4), 4, of_long=7), ids=str
 )
 def test_a_run_of_ours_advances_no_iterator_by_the_way_that_written_memory_takes(
     values, mode, device

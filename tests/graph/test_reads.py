@@ -39,7 +39,7 @@ def recorded(fn, x):
 
 
 @pytest.mark.parametrize(
-    "name", sampled((name for name in CASES if name not in ELSEWHERE), 3, of_long=2)
+    "name", sampled((name for name in CASES if name not in ELSEWHERE), 3, of_long=5)
 )
 @torch.no_grad()
 def test_a_change_of_what_was_read_is_seen_and_nothing_else(name):
@@ -152,10 +152,10 @@ def test_what_a_program_has_frozen_is_frozen_again_and_garbage_of_the_run_is_not
     gc.collect()
     gc.freeze()
     try:
-        before = gc.get_freeze_count()
+        assert not any(item is young for item in gc.get_objects())
         with Reads({"fn": fn}, [torch.ones(2)]).recording():
             fn(torch.ones(2))
-        assert gc.get_freeze_count() > before - 1000
+        assert not any(item is young for item in gc.get_objects())
     finally:
         gc.unfreeze()
     assert max(young) < 10_000

@@ -89,9 +89,22 @@ def test_each_change_of_a_watched_dict_is_heard(change):
     by = watcher()
     held = type("Other", (Held,), dict(vars(Held)))()
     asked = Unchanged(by, lambda: True, spaces(held))
-    assert asked.holds() and asked.stamp == by.changes()
+    assert asked.holds() and asked.same() and asked.stamp == by.changes()
     CHANGES[change](held)
-    assert asked.stamp != by.changes()
+    assert not asked.same() and asked.stamp != by.changes()
+
+
+@needs_watchers
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a process can list its memory")
+def test_the_place_where_torch_counts_is_found():
+    by, held = watcher(), Held()
+    by.watch(held.__dict__)
+    unchanged = by.since(by.changes())
+    assert by._counted_at is not None
+    for n in range(100):
+        before = by.changes()
+        held.own = n
+        assert by.changes() == before + 1 and not unchanged()
 
 
 @needs_watchers

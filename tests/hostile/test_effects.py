@@ -55,7 +55,7 @@ def expected_beside_a_thread(name: str) -> list[Any]:
     return expected(name)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 24, expected, of_long=11))
+@pytest.mark.parametrize("name", sampled(CASES, 24, expected, of_long=23))
 def test_what_a_call_writes_is_what_eager_execution_leaves(device, name):
     found, graph = compare(name, device=device)
     graph.reset()
@@ -90,7 +90,7 @@ def test_a_call_that_only_takes_from_a_queue_needs_no_graph(device):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sampled(CASES, 40, expected_beside_a_thread, of_long=12))
+@pytest.mark.parametrize("name", sampled(CASES, 40, expected_beside_a_thread, of_long=25))
 def test_so_it_is_while_another_thread_is_alive(name):
     """It could meet what runs of ours put into places, so these are other things then."""
     done = threading.Event()

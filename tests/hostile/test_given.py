@@ -68,7 +68,7 @@ NOT_SEEN = frozenset(("writes_to_the_argument_of_the_call_before",))
 PAIRS = list(itertools.product(CASES, WAYS))
 
 
-@pytest.mark.parametrize("pair", sampled(PAIRS, 12, of_long=11))
+@pytest.mark.parametrize("pair", sampled(PAIRS, 12, of_long=23))
 def test_what_a_call_writes_to_its_arguments_is_what_eager_execution_leaves(device, pair):
     name, way = pair
     found, graph = compare(name, way, device=device)
@@ -78,7 +78,7 @@ def test_what_a_call_writes_to_its_arguments_is_what_eager_execution_leaves(devi
     assert way != "new" or name in EAGER | NEVER_AGAIN or replays
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 12, of_long=11))
+@pytest.mark.parametrize("name", sampled(CASES, 12, of_long=23))
 def test_check_says_of_each_whether_it_is_a_graph(name):
     fn, make, *_ = CASES[name]()
     report = gfxgraph.check(fn, make(), torch.randn(2, 4))

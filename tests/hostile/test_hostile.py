@@ -37,13 +37,13 @@ def agree(make: Any, arguments: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("name", sampled(FUNCTIONS, 12, of_long=11))
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 12, of_long=23))
 def test_memory_that_arguments_share_is_written_as_in_eager(device, name, arrangement):
     agree(pure(FUNCTIONS[name]), ARRANGEMENTS[arrangement])
 
 
 @pytest.mark.parametrize("calls", LAYOUT_CALLS)
-@pytest.mark.parametrize("name", sampled(LAYOUTS, 4, of_long=3))
+@pytest.mark.parametrize("name", sampled(LAYOUTS, 4, of_long=7))
 def test_a_function_that_looks_at_layouts_sees_those_of_its_arguments(device, name, calls):
     agree(pure(LAYOUTS[name]), LAYOUT_CALLS[calls], calls=7)
 
@@ -57,7 +57,7 @@ def test_a_cache_is_kept_as_in_eager(device, name):
 
 
 @pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("name", sampled(RANDOM, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(RANDOM, 3, of_long=5))
 def test_random_numbers_are_those_of_eager(device, name, verify):
     agree(
         RANDOM[name],
@@ -68,7 +68,7 @@ def test_random_numbers_are_those_of_eager(device, name, verify):
 
 
 @pytest.mark.parametrize("branching", ["auto", "off"])
-@pytest.mark.parametrize("name", sampled(PURE, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(PURE, 3, of_long=5))
 def test_the_course_of_a_function_follows_its_data(device, name, branching):
     agree(pure(PURE[name]), one, wrap=lambda fn: gfxgraph.graphed(fn, branching=branching), calls=9)
 
@@ -80,7 +80,7 @@ def test_a_function_that_raises_or_branches_leaves_the_state_of_eager(device, na
 
 @pytest.mark.parametrize("writes", [False, True])
 @pytest.mark.parametrize("how", CATCHES)
-@pytest.mark.parametrize("operator", sampled(OPERATORS, 6, of_long=5))
+@pytest.mark.parametrize("operator", sampled(OPERATORS, 6, of_long=11))
 def test_an_error_of_an_operator_is_caught_as_in_eager(device, operator, how, writes):
     graphs = []
 
@@ -113,7 +113,7 @@ def test_the_error_of_a_signal_handler_reaches_the_caller_of_a_replay(device, mo
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
-@pytest.mark.parametrize("name", sampled(WRITTEN, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(WRITTEN, 3, of_long=5))
 def test_what_a_call_writes_is_written_once_wherever_it_is(device, name, warmup):
     def make() -> Any:
         fn, show = WRITTEN[name]()
@@ -255,7 +255,7 @@ POOLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("name", sampled(ROWS, 12, of_long=11))
+@pytest.mark.parametrize("name", sampled(ROWS, 12, of_long=23))
 def test_padding_never_reaches_a_row_that_was_asked_for(device, name, pool):
     agree(pure(ROWS[name]), rows, wrap=POOLS[pool], calls=10)
 
@@ -267,6 +267,6 @@ def test_padding_never_reaches_the_state(device, name, pool):
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
-@pytest.mark.parametrize("name", sampled(FUNCTIONS, 3, of_long=2))
+@pytest.mark.parametrize("name", sampled(FUNCTIONS, 3, of_long=5))
 def test_other_grad_modes_give_what_eager_gives(device, name, mode):
     agree(pure(FUNCTIONS[name]), two, mode=mode)

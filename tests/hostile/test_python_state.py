@@ -69,7 +69,7 @@ def modules_as_before():
 ON_A_HOST = ("reached_tensor_of_an_attribute",)
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 30, of_long=11))
+@pytest.mark.parametrize("name", sampled(CASES, 30, of_long=23))
 @torch.no_grad()
 def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_before):
     if device != "cpu" and name in ON_A_HOST:
@@ -93,7 +93,7 @@ def test_what_was_read_and_changes_is_never_stale(device, name, modules_as_befor
         getattr(fn, "undo", lambda: None)()
 
 
-@pytest.mark.parametrize("name", sampled(hostile_reached.UNREAD, 4, of_long=3))
+@pytest.mark.parametrize("name", sampled(hostile_reached.UNREAD, 4, of_long=7))
 @torch.no_grad()
 def test_what_was_not_read_may_change_in_each_call(device, name):
     with torch.device(device):

@@ -25,7 +25,7 @@ def marks(name: str) -> list[Any]:
     return [pytest.mark.long] if "collected_in" in name else []
 
 
-@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 30, marks, of_long=11))
+@pytest.mark.parametrize("name", sampled(hostile_repeats.CASES, 30, marks, of_long=23))
 @torch.no_grad()
 def test_what_a_frame_reads_that_runs_as_others_did_is_never_stale(device, name):
     at = count = 0
@@ -105,7 +105,7 @@ def recorded(fn: Any, x: torch.Tensor, repeats: bool) -> dict[Any, str] | None:
     return places | {("hooks", key): held.path for key, held in reads.no_hooks.items()}
 
 
-@pytest.mark.parametrize("name", sampled(PURE, 80, marks, of_long=12))
+@pytest.mark.parametrize("name", sampled(PURE, 80, marks, of_long=25))
 @torch.no_grad()
 def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_before):
     with torch.device(device):

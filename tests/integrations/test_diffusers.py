@@ -419,7 +419,7 @@ def noise_and_text(seed, device, dtype=torch.float32, batch=1):
     )
 
 
-@pytest.mark.parametrize("name", sampled(SCHEDULERS, 4, of_long=5))
+@pytest.mark.parametrize("name", sampled(SCHEDULERS, 4, of_long=11))
 def test_the_loop_with_its_scheduler_is_one_graph(device, name):
     model = unet(device)
     loop = denoise_loop((model, scheduler(name)), STEPS)
@@ -436,7 +436,7 @@ def test_the_loop_with_its_scheduler_is_one_graph(device, name):
 
 # DEIS computes with NumPy on what ``check`` takes to be on the device.
 @pytest.mark.long
-@pytest.mark.parametrize("name", sampled((n for n in SCHEDULERS if n[:4] != "DEIS"), 6, of_long=5))
+@pytest.mark.parametrize("name", sampled((n for n in SCHEDULERS if n[:4] != "DEIS"), 6, of_long=11))
 def test_on_a_gpu_nothing_in_the_loop_would_need_the_host(name):
     loop = denoise_loop((unet("cpu"), scheduler(name)), 2)
     latents, text = noise_and_text(0, "cpu")

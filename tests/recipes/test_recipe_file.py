@@ -90,7 +90,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("field", sampled(REFUSED, 3, of_long=2), ids=range(len(REFUSED)))
+@pytest.mark.parametrize("field", sampled(REFUSED, 3, of_long=5), ids=range(len(REFUSED)))
 def test_a_field_that_is_none_of_ours_refuses_the_whole_file(path, service, written, field):
     put(written, *field)
     path.write_text(json.dumps(written))
@@ -127,7 +127,7 @@ SKIPPED = [
 ]
 
 
-@pytest.mark.parametrize("field", sampled(SKIPPED, 3, of_long=2), ids=range(len(SKIPPED)))
+@pytest.mark.parametrize("field", sampled(SKIPPED, 3, of_long=5), ids=range(len(SKIPPED)))
 def test_a_recipe_that_cannot_be_made_is_skipped_with_the_reason(path, service, written, field):
     place, value, reason = field
     put(written, place, value)

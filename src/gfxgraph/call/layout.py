@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..device import current_device
 from ..graph.captured import CapturedGraph
 from ..graph.session import Layout, LayoutError
 from ..graph.tensor_check import tensor_check
@@ -71,8 +72,12 @@ class LayoutKey:
         check = self._check(tensors) if call.leaves else None
         if check is not None and end_autograd and any(t.requires_grad for t in tensors):
             check = _and_end_autograd(check)
-        # The check of the tensors sees inference mode, autocast, dispatch modes and transforms.
-        asked = [c for c in conditions(call.fn) if check is None or c[0] not in SEEN_BY_CHECK]
+        # The check of the tensors sees inference mode, dispatch modes and transforms, and autocast
+        # where one of them is on the device.
+        seen: tuple[Any, ...] = () if check is None else SEEN_BY_CHECK
+        if all(tensor.device.type != current_device().type for tensor in tensors):
+            seen = tuple(asked for asked in seen if asked is not torch.is_autocast_enabled)
+        asked = [condition for condition in conditions(call.fn) if condition[0] not in seen]
         return functools.partial(matcher, call.spec, check, asked, same, outside, are_bare)
 
     def _check(self, tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..interpose.codes import per_code
-from ..interpose.frames import ENDS, depths, handlers
+from ..interpose.frames import ENDS, depths, handlers, instructions_of
 
 __all__ = ["Code", "Operand", "Step", "read"]
 
@@ -100,7 +100,7 @@ class _Reader:
 
     def run(self) -> Code:
         starts: dict[int, int] = {}
-        instructions = list(dis.get_instructions(self.code))
+        instructions = instructions_of(self.code)
         ends = [step.offset for step in instructions[1:]] + [len(self.code.co_code)]
         goes_on = True
         for step, end in zip(instructions, ends, strict=True):

@@ -11,6 +11,7 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
+from ..device import current_device
 from ..errors import DeadTensorError
 from ..forking import new_lock
 from ..interpose.codes import address
@@ -123,7 +124,8 @@ class Guard:
     Attributes:
         no_hooks, settings: see above.
         memory_holds: whether all watched tensors are where they were; ``None``: there are none.
-        places_hold: whether all watched places hold what they held.
+        places_hold: whether all watched places hold what they held; for calls in the modes of
+            torch of the capture, which the key of a call says.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class Guard:
         self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
         self.places_hold: Callable[[], bool] = lambda: True
+        self._modes_hold: Callable[[], bool] = lambda: True
 
     def watch(self, place: Place) -> None:
         """Watch that ``place`` holds what it holds."""
@@ -204,8 +207,9 @@ class Guard:
         self._compile_places()
 
     def holds(self) -> bool:
-        """Whether all is as it was, or equal."""
-        if self.places_hold() and (not self.memory_holds or self.memory_holds()):
+        """Whether all is as it was, or equal; asks for the modes of torch, too."""
+        memory_holds = not self.memory_holds or self.memory_holds()
+        if memory_holds and self.places_hold() and self._modes_hold():
             return True
         return not self.changes()
 
@@ -301,13 +305,15 @@ class Guard:
         if term is not None:
             terms.append(term)
             ordered = [place for place in ordered if place not in inside]
-        words, asked, tensors = _in_words(ordered, list(self._tensors.values()))
+        words, asked, tensors, compared = _in_words(ordered, list(self._tensors.values()))
         if words is not None:
             terms.append(f"({bind(words)}.same() or {bind(words)}.hold())")
         terms += [place.term(bind) for place in asked]
         if tensors:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors
             terms.append("are_like(*tensors)")
+        if compared:
+            self._modes_hold = functools.partial(tensor_check(compared), *compared)
         terms += [f"{bind(t)}._version == {version}" for _, _, t, version, _ in self._values]
         # Before the launch, where it waits: after it, it would wait for the graph.
         terms += [f"{bind(v.hold)}()" for *_, v in self._values if not v.waits]
@@ -332,12 +338,17 @@ def _hooks_of(leaf: torch.Tensor) -> list[Any]:
 
 def _in_words(
     places: list[Place], tensors: list[Attributes]
-) -> tuple[SameWords | None, list[Place], list[torch.Tensor]]:
-    """The words to compare, and the places and tensors that have to be asked."""
+) -> tuple[SameWords | None, list[Place], list[torch.Tensor], list[torch.Tensor]]:
+    """The words to compare, and the places and tensors that have to be asked.
+
+    Last a tensor whose words are compared, if there is one, and one that requires grad, if any
+    does. Its words do not tell of the modes of torch, which are asked together with a tensor. The
+    key of a call says those for the device; so another tensor is asked for the host.
+    """
     of_each = {place: place.words() for place in (*places, *tensors)}
     known = [place for place, words in of_each.items() if words is not None]
     if len(known) < FEW:
-        return None, places, [place.tensor for place in tensors]
+        return None, places, [place.tensor for place in tensors], []
 
     def asked() -> bool:
         try:
@@ -347,11 +358,11 @@ def _in_words(
 
     found = [word for words in of_each.values() for word in words or ()]
     left = [place.tensor for place in tensors if of_each[place] is None]
-    # Modes of torch are asked together with a tensor; with one that requires grad, if any does.
     compared = [place.tensor for place in tensors if of_each[place] is not None]
-    left += sorted(compared, key=lambda tensor: not tensor.requires_grad)[:1]
+    compared.sort(key=lambda tensor: not tensor.requires_grad)
+    left += [tensor for tensor in compared if tensor.device.type != current_device().type][:1]
     same = SameWords(found, _all_words([place.words for place in known]), asked)
-    return same, [place for place in places if of_each[place] is None], left
+    return same, [place for place in places if of_each[place] is None], left, compared[:1]
 
 
 def _all_words(asking: list[_Asking]) -> Callable[[], list[Word] | None]:
@@ -378,7 +389,7 @@ def _unless_changed(inside: dict[Place, Any], bind: Bind) -> str | None:
     by, numbers = watcher(), versions(dicts)
     if by is not None:
         name = bind(Unchanged(by, _asked(list(inside)), dicts))
-        return f"({name}.stamp == {bind(by.changes)}() or {name}.holds())"
+        return f"({name}.same() or {name}.holds())"
     if numbers is not None:
         name = bind(SameVersions(_asked(list(inside)), numbers, dicts))
         return f"({bind(numbers)}() == {name}.then or {name}.holds())"

@@ -330,6 +330,12 @@ class Length(Place):
         super().__init__(path, ("length", address(container)), container)
         self.container, self.owner = container, container if owner is None else owner
         self._length, self._own = raw.length(container), _own_length(container)
+        # Of a dict with ordinary keys these, since to look at each name takes ten times as long.
+        self._keys: list[Any] | None = None
+        if raw.is_a(container, dict):
+            keys = list(dict.__iter__(container))
+            if all(type(key) is str for key in keys):
+                self._keys, self._numbers = keys, list(map(address, keys))
 
     def is_as_long_as(self, other: Length) -> bool:
         """Whether both containers held equally many items."""
@@ -337,6 +343,10 @@ class Length(Place):
 
     def holds(self) -> bool:
         """See :meth:`Place.holds`."""
+        if self._keys is not None:
+            keys = dict.__iter__(self.container)
+            if list(map(address, keys)) == self._numbers:
+                return True
         return _own_length(self.container) == self._own
 
     def term(self, bind: Bind) -> str:

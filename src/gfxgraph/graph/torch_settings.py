@@ -268,7 +268,7 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
         found |= {f"torch.backends.cuda.enable_{kind}_sdp": get for kind, get in allowed.items()}
     if foreign or not dtypes.isdisjoint(_IN_FLOAT32):
         if on_host:
-            found["torch.set_float32_matmul_precision"] = torch.get_float32_matmul_precision
+            found["torch.set_float32_matmul_precision"] = torch._C._get_float32_matmul_precision
         else:
             found[f"{_CUBLAS}tf32"] = _precision_now("matmul", "cublas_allow_tf32")
             if uses_cudnn:

@@ -9,6 +9,7 @@ either before it relies on it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 
 from ..errors import one_line
 from ..stats import log
-from .words import tells_all
+from . import words
 
 __all__ = ["SameVersions", "Unchanged", "Watcher", "watcher"]
 
@@ -43,15 +44,42 @@ class Watcher:
         except ImportError as error:
             raise OSError(str(error)) from error
         self._number: Callable[[dict[Any, Any]], int] = dict_version
-        self.changes: Callable[[], int] = _changes(dict_version)
+        self._counted_at: int | None = _place_of_count(dict_version)
+        self.changes: Callable[[], int] = (
+            _changes(dict_version)
+            if self._counted_at is None
+            else functools.partial(getattr, ctypes.c_uint64.from_address(self._counted_at), "value")
+        )
         # Python 3.13.0 tells nothing of most attributes that are set.
-        if not tells_all(lambda space: (self.watch(space), self.changes)[1]):
+        if not words.tells_all(lambda space: (self.watch(space), self.changes)[1]):
             raise OSError("not all changes of dicts are told")
 
     def watch(self, item: dict[Any, Any]) -> int:
         """Watch ``item`` for as long as it lives. Of what is put into an empty dict torch hears
         nothing."""
         return self._number(item)
+
+    def since(self, stamp: int) -> Callable[[], bool]:
+        """A function that says whether nothing has changed since ``changes`` gave ``stamp``."""
+        changes = self.changes
+        if self._counted_at is None or words.Words is None:
+            return lambda: changes() == stamp
+        return words.question([(words.HEAD, self._counted_at, stamp)])
+
+
+def _place_of_count(number_of: Callable[[dict[Any, Any]], int]) -> int | None:
+    """Where torch has the number of the next change; ``None``: it was not found.
+
+    A change of a dict that is watched gets that number, so what is counted there is known.
+    """
+    own: dict[int, object] = {0: None}
+    number_of(own)
+
+    def advance() -> int:
+        own[0] = []
+        return number_of(own) + 1
+
+    return words.counting(advance, "libtorch_python")
 
 
 def _changes(number_of: Callable[[dict[Any, Any]], int]) -> Callable[[], int]:
@@ -87,12 +115,14 @@ class Unchanged:
     """Asks a question again only after a change of ``dicts``, on which alone the answer depends.
 
     Attributes:
-        stamp: what :meth:`Watcher.changes` gave when the answer was yes.
+        stamp: what :attr:`Watcher.changes` gave when the answer was yes.
+        same: whether that is still the answer.
     """
 
     def __init__(self, by: Watcher, asked: Callable[[], bool], dicts: list[dict[Any, Any]]) -> None:
         self._by, self._asked, self._dicts = by, asked, dicts
         self.stamp = -1
+        self.same: Callable[[], bool] = lambda: False
         for item in dicts:
             by.watch(item)
 
@@ -102,7 +132,7 @@ class Unchanged:
         if not self._asked():
             return False
         if all(map(dict.__len__, self._dicts)):
-            self.stamp = now
+            self.stamp, self.same = now, self._by.since(now)
         return True
 
 

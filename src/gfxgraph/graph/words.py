@@ -43,6 +43,8 @@ __all__ = [
     "FEW",
     "SameWords",
     "Word",
+    "Words",
+    "counting",
     "of_address",
     "of_bases",
     "of_cell",
@@ -59,7 +61,7 @@ HEAD, INNER, INMOST = range(3)
 Word: TypeAlias = tuple[int, int, int]
 """How far from an object that is held (``HEAD`` to ``INMOST``), the address, what stands there."""
 
-FEW = 3 if Words is not None else 12
+FEW = 1 if Words is not None else 12
 """To ask less than so many objects takes no longer than to compare their words."""
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -158,6 +160,36 @@ def versions(dicts: Sequence[dict[Any, Any]]) -> Callable[[], bytes] | None:
     return lambda: memory[index].tobytes()
 
 
+def counting(advance: Callable[[], int], library: str) -> int | None:
+    """The address of the one word that a library writes to by itself and that counts.
+
+    Args:
+        advance: counts on; gives what is counted then.
+        library: a part of the name of its file.
+
+    ``None``: there is no such word, or there are several.
+    """
+    memory: Any = _memory()
+    if memory is None:
+        return None
+    try:
+        with open("/proc/self/maps") as file:
+            spans = [line.split() for line in file if library in line]
+    except OSError:  # no Linux
+        return None
+    found: list[int] | None = None
+    for _ in range(_COUNTS):
+        now = advance()
+        if found is None:
+            found = []
+            for first, last in (span[0].split("-") for span in spans if span[1] == "rw-p"):
+                begin, end = ((int(at, 16) - _FIRST) // _WORD for at in (first, last))
+                found += [begin + int(n) for n in (memory[begin:end] == now).nonzero()[0]]
+        found = [n for n in found if int(memory[n]) == now]
+    return found[0] * _WORD + _FIRST if found is not None and len(found) == 1 else None
+
+
+_COUNTS = 50
 _VERSION = 3 * _WORD  # behind the count of references, the class and the number of items
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Stack",
     "depths",
     "handlers",
+    "instructions_of",
     "let_go_of_unpacked",
     "places_of",
     "variables_of",
@@ -202,10 +203,24 @@ def _layout() -> _Layout | None:
     return probe(object(), object(), object())
 
 
-@functools.lru_cache(maxsize=16384)
+_decoded: tuple[types.CodeType | None, list[dis.Instruction]] = None, []
+
+
+def instructions_of(code: types.CodeType) -> list[dis.Instruction]:
+    """The instructions of ``code``. Those asked for last are kept: to decode them takes longest of
+    all that is done once for each code."""
+    global _decoded
+    last, found = _decoded
+    if last is not code:
+        found = list(dis.get_instructions(code))
+        _decoded = code, found
+    return found
+
+
+@per_code
 def depths(code: types.CodeType) -> dict[int, int]:
     """Offset of each instruction that can be reached -> what lies on the stack when it begins."""
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     following = {a.offset: b.offset for a, b in itertools.pairwise(instructions)}
     by_offset = {step.offset: step for step in instructions}
     found: dict[int, int] = {}
