@@ -122,3 +122,25 @@ def test_kinds_that_were_evicted_store_what_they_write(limit):
             assert torch.equal(known.state, other.state) and known.calls == other.calls
     stats = graphed.stats()
     assert stats.replays and (stats.evictions or limit > 2)
+
+
+class Unhashable(type):
+    def __eq__(cls, other):
+        return cls is other
+
+
+class Scale(metaclass=Unhashable):
+    value = 3.0
+
+
+def scaled(x, scale):
+    return x * (scale if isinstance(scale, float) else scale.value)
+
+
+def test_a_class_that_cannot_be_hashed_comes_between_other_kinds():
+    graphed, scale = gfxgraph.graphed(scaled), Scale()
+    with torch.no_grad():
+        for call in range(24):
+            x, by = torch.rand(2 + call % 3), scale if call // 3 % 2 else 2.0
+            assert torch.equal(graphed(x, by), scaled(x, by))
+    assert graphed.stats().replays

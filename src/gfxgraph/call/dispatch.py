@@ -869,10 +869,13 @@ class Exact:
 
 
 def _outline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The shapes of tensors and the types of all else: most kinds of calls differ in it."""
+    """The shapes of tensors and the types of all else: most kinds of calls differ in it.
+
+    A type by its number: it need not be hashable, and is not kept alive.
+    """
     return tuple(
         [
-            value.shape if type(value) is torch.Tensor else type(value)
+            value.shape if type(value) is torch.Tensor else id(type(value))
             for value in (*args, *kwargs.values())
         ]
     )
