@@ -1,6 +1,8 @@
 """Kinds of calls in turn, which look alike at first sight: no graph answers for another."""
 
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -122,6 +124,30 @@ def test_kinds_that_were_evicted_store_what_they_write(limit):
             assert torch.equal(known.state, other.state) and known.calls == other.calls
     stats = graphed.stats()
     assert stats.replays and (stats.evictions or limit > 2)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_comes_between_other_kinds():
+    nested = torch.nested.nested_tensor([torch.rand(2), torch.rand(3)])
+    graphed = gfxgraph.graphed(lambda x, other: x * 2)
+    with torch.no_grad():
+        for call in range(12):
+            x, other = torch.rand(2 + call % 3), nested if call // 3 % 2 else 2.0
+            assert torch.equal(graphed(x, other), x * 2)
+
+
+def test_classes_of_arguments_are_not_kept():
+    graphed, classes = gfxgraph.graphed(scaled), []
+    with torch.no_grad():
+        for call in range(4):
+            cls = type("Scale", (), {"value": float(call)})
+            classes.append(weakref.ref(cls))
+            for _ in range(2):
+                graphed(torch.rand(3), cls())
+    del cls
+    graphed.reset()
+    gc.collect()
+    assert [cls() for cls in classes] == [None] * 4
 
 
 class Unhashable(type):

@@ -875,7 +875,7 @@ def _outline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """
     return tuple(
         [
-            value.shape if type(value) is torch.Tensor else id(type(value))
+            value.shape if type(value) is torch.Tensor and not value.is_nested else id(type(value))
             for value in (*args, *kwargs.values())
         ]
     )
