@@ -150,6 +150,20 @@ def test_classes_of_arguments_are_not_kept():
     assert [cls() for cls in classes] == [None] * 4
 
 
+@pytest.mark.long
+def test_of_classes_that_come_once_a_bounded_number_is_kept():
+    graphed, classes = gfxgraph.graphed(scaled, max_graphs=4), []
+    with torch.no_grad():
+        for call in range(120):
+            cls = type("Scale", (), {"value": float(call)})
+            classes.append(weakref.ref(cls))
+            for _ in range(2):
+                graphed(torch.rand(3), cls())
+    del cls
+    gc.collect()
+    assert sum(cls() is not None for cls in classes) < 90
+
+
 class Unhashable(type):
     def __eq__(cls, other):
         return cls is other
