@@ -68,7 +68,7 @@ def hook(tmp_path):
     [
         ("GFXGRAPH_COMPILED", "0", "GFXGRAPH_COMPILED is 0"),
         ("CC", "false", "false -O2"),
-        ("CC", "true", "gave no _same_words.abi3.so"),
+        ("CC", "true", "gave no _compiled.abi3.so"),
         ("CC", "gcc 'x", "No closing quotation"),
         ("CC", "/no/compiler", "No such file"),
         ("CC", r"sh -c 'printf \\377 >&2; exit 1'", "\N{REPLACEMENT CHARACTER}"),

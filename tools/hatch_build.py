@@ -1,7 +1,7 @@
-"""Compiles the optional part of gfxgraph, which compares memory on the path of each replay.
+"""Compiles the optional part of gfxgraph: what each replay does and Python takes long for.
 
 Hatchling runs it when the package is built or installed. Without a C compiler, and with
-``GFXGRAPH_COMPILED=0``, the package has no compiled part, and NumPy does the same. It uses the
+``GFXGRAPH_COMPILED=0``, the package has no compiled part; NumPy and ctypes do the same. It uses the
 stable interface of Python alone, so one file is for every version from 3.10 on. No failure here
 fails the installation, except for a setting that says neither yes nor no.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PART = Path("src/gfxgraph/graph/_same_words")
+PART = Path("src/gfxgraph/_compiled")
 WHERE = f"{PART}.abi3.so"
 
 

@@ -44,6 +44,7 @@ from .static_inputs import bytes_of, shares_memory
 from .suitable import GOES_ON, ends_autograd
 from .thrash import Traits, traits
 from .together import Together
+from .tuned import TunedCode
 
 __all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
 
@@ -139,7 +140,10 @@ class Builder:
     def _new_compiled(self) -> Compiled | None:
         how = self._options.compile
         # A compilation for each of many buckets would take its time again and again.
-        return None if how is None else Compiled(how, dynamic=self._options.buckets is not None)
+        dynamic = self._options.buckets is not None
+        if how is None:
+            return None
+        return (Compiled if how.seconds is None else TunedCode)(how, dynamic)
 
     def make(self, wanted: Wanted, answers: Answers) -> Exception | None:
         """Keep a graph, or a refusal and its error.
@@ -364,7 +368,9 @@ class Builder:
         capture_it = functools.partial(self._capture_counting, wanted)
         if self.compiled is None or wanted.extends is not None:
             return capture_it()
-        return graph_of_compiled(capture_it, self.compiled, self._entries, self._options)
+        return graph_of_compiled(
+            capture_it, self.compiled, self._entries, self._options, wanted.call
+        )
 
     def _capture_counting(
         self, wanted: Wanted, code: Compiled | None = None, timed: bool = False
