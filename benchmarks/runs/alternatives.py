@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from benchmarks.lib import by_hand
 from benchmarks.lib.models import SIX
 from benchmarks.lib.processes import quiet, start_context
-from benchmarks.lib.report import about, arguments, failure, shortened, write
+from benchmarks.lib.report import about, arguments, earlier, failure, shortened, write
 from benchmarks.lib.timing import synchronize, timed
 
 Call = Callable[..., Any]
@@ -434,9 +434,7 @@ def main() -> None:
         options.commit,
         *("timm", "transformers", "triton", "torch-tensorrt", "onnxruntime"),
     )
-    old = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
-    same = all(old.get(name) == value for name, value in found.items())
-    found |= {"limit s": options.limit, "models": old["models"] if same else {}}
+    found |= {"limit s": options.limit, "models": earlier(options.out, found).get("models", {})}
     there = found["models"]
     models = options.models or [name for name in SIX if not there.get(name, {}).get("complete")]
     for n, model in enumerate(models):
