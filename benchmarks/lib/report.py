@@ -68,8 +68,9 @@ def earlier(path: Path, head: dict[str, Any]) -> dict[str, Any]:
 
 
 def failure(error: BaseException) -> dict[str, str]:
-    """The row of something that raised."""
-    return {"error": shortened(f"{type(error).__name__}: {error}")[:300]}
+    """The row of something that raised, without the folders of files that it names."""
+    text = shortened(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    return {"error": re.sub(r"(?<![\w.~])~?/(?:[\w.+@~-]+/)+", "", text)[:300]}
 
 
 def shortened(text: str) -> str:
