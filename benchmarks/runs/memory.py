@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", choices=MEASURE, default=list(MEASURE))
     parser.add_argument("--models", nargs="*", choices=TEN, default=list(TEN))
     parser.add_argument("--shapes", type=int, help="that one callable sees; 1,000, tiny 50")
-    parser.add_argument("--limit", type=float, default=120.0, help="of one measurement, seconds")
+    parser.add_argument("--limit", type=float, default=200.0, help="of one measurement, seconds")
     parser.add_argument("--tiny", action="store_true", help="small models; times mean nothing")
     options = parser.parse_args()
     if options.out is None:
