@@ -36,7 +36,16 @@ LAYERS = [
     {"record"},
     {"compiling"},
     {"device"},
-    {"errors", "forking", "interpose", "settings", "stats", "tables", "troubleshooting"},
+    {
+        "_compiled",
+        "errors",
+        "forking",
+        "interpose",
+        "settings",
+        "stats",
+        "tables",
+        "troubleshooting",
+    },
 ]
 HEIGHT = {room: -depth for depth, layer in enumerate(LAYERS) for room in layer}
 TOP = HEIGHT["cli"]

@@ -1,8 +1,9 @@
-"""Compiles the optional part of gfxgraph, which compares memory on the path of each replay.
+"""Compiles the optional part of gfxgraph: what each replay does and Python takes long for.
 
 Hatchling runs it when the package is built or installed. Without a C compiler, and with
-``GFXGRAPH_COMPILED=0``, the package has no compiled part, and NumPy does the same. It uses the
-stable interface of Python alone, so one file is for every version from 3.10 on.
+``GFXGRAPH_COMPILED=0``, the package has no compiled part; NumPy and ctypes do the same. It uses the
+stable interface of Python alone, so one file is for every version from 3.10 on. No failure here
+fails the installation, except for a setting that says neither yes nor no.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PART = Path("src/gfxgraph/graph/_same_words")
+PART = Path("src/gfxgraph/_compiled")
 WHERE = f"{PART}.abi3.so"
 
 
@@ -30,7 +31,6 @@ class Compiled(BuildHookInterface):  # type: ignore[type-arg]
             return
         why = compiled(Path(self.root))
         if why:
-            (Path(self.root) / WHERE).unlink(missing_ok=True)
             self.app.display_warning(f"gfxgraph has no compiled part: {why}")
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -39,17 +39,34 @@ class Compiled(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def compiled(root: Path) -> str:
-    """Compile the part; gives why it could not be."""
-    if os.environ.get("GFXGRAPH_COMPILED") == "0":
-        return "GFXGRAPH_COMPILED is 0"
+    """Compile the part; gives why there is none, not one of an earlier build either.
+
+    Raises:
+        ValueError: ``GFXGRAPH_COMPILED`` is neither ``0`` nor ``1``, nor empty.
+    """
+    wanted = os.environ.get("GFXGRAPH_COMPILED", "").strip()
+    if wanted not in ("", "0", "1"):
+        raise ValueError(f"GFXGRAPH_COMPILED={wanted!r}: expected 0 or 1; leave it out for 1")
+    where = root / WHERE
+    try:
+        where.unlink(missing_ok=True)
+        why = "GFXGRAPH_COMPILED is 0" if wanted == "0" else _compile(root)
+        if why:
+            where.unlink(missing_ok=True)  # what a compiler has begun
+        return why or ("" if where.is_file() else f"the compiler gave no {where.name}")
+    except (OSError, ValueError) as error:  # no compiler, no right to write there, a quote in CC
+        return str(error)
+
+
+def _compile(root: Path) -> str:
     if sys.platform == "win32" or sys.implementation.name != "cpython":
         return "it needs CPython on Linux or macOS"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
     include = f"-I{sysconfig.get_path('include')}"
     command = [*compiler, "-O2", "-fPIC", *link, include, f"{PART}.c", "-o", WHERE]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    except OSError as error:
-        return str(error)
-    return "" if done.returncode == 0 else f"{shlex.join(command)}\n{done.stderr.strip()}"
+    done = subprocess.run(
+        command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    said = done.stderr.decode(errors="replace").strip()
+    return f"{shlex.join(command)}\n{said}" if done.returncode else ""

@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -60,9 +61,9 @@ def of_generate(size: dict[str, int]) -> tuple[dict[tuple[int, str, str], Any], 
 
 
 def of_graphs(
-    model: Any, size: dict[str, int], rows: int, runs: int, compiled: bool = False
+    model: Any, size: dict[str, int], rows: int, runs: int, compiled: Any = False
 ) -> tuple[dict[str, Any], Tensor]:
-    """The same from graphs."""
+    """The same from graphs; ``compiled``: see ``compile`` of the generator."""
     tokens = size["tokens"]
     generate = Generator(
         model, max_length=size["prompt"] + tokens, compile=compiled, fallback="raise"
@@ -77,6 +78,10 @@ def of_graphs(
     }
     if runs:
         found |= step_alone(generate, ids, mask, tokens)
+        (session,) = generate._sessions.values()
+        (row,) = session.step.stats().graphs
+        if row.tuned is not None:
+            found["tuned"] = asdict(row.tuned)
     return found, text.cpu()
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import textwrap
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +26,7 @@ __all__ = [
     "filled",
     "fit",
     "in_bytes",
+    "progress_bar",
     "table",
     "write_text",
 ]
@@ -65,6 +68,48 @@ def write_text(path: str | Path, text: str) -> None:
         target.write_text(text, encoding="utf-8")
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def progress_bar(total: float, wanted: bool = True) -> Iterator[Callable[[str, float], None]]:
+    """A progress bar, where stderr is a terminal.
+
+    Args:
+        total: how much there is to do.
+        wanted: ``False``: no bar.
+
+    Returns:
+        A function that shows what is being done, and how much is done. Nothing is shown before.
+    """
+    if not wanted or not total or not _is_terminal(sys.stderr):
+        yield lambda what, done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # Without a thread that draws: beside another thread some captures are refused. Nor is stdout
+    # replaced, which a function that is captured may use.
+    bar = Progress(
+        console=Console(stderr=True),
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = bar.add_task("", total=total)
+
+    def show(what: str, done: float) -> None:
+        bar.start()
+        bar.update(task, description=what, completed=done, refresh=True)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Whether it is one; a service may have no stderr, or a closed one."""
+    return stream is not None and not stream.closed and bool(stream.isatty())
 
 
 def counted(count: int, what: str) -> str:

@@ -30,7 +30,7 @@ SECTIONS = {
     r"raw_cuda_graph|end on the same stream|keeping its nodes|nodes of this graph|"
     r"the static output|replays run eagerly",
     "compiled-code": r"(^|: )torch\.compile |it was compiled for|compiled (code|function)|"
-    r"Inductor|a graph would be slower|no faster",
+    r"Inductor|a graph would be slower|no faster|settings are|searche[sd] anew",
     "every-call-is-of-a-new-kind": r"captured and none came again|would need its own graph|"
     r"paths, \d+ replays|change between calls|leaves a mode or a default",
     "no-graph-for-these-arguments": r"has no graph for these|no call with such|known already|"

@@ -165,6 +165,15 @@ def test_a_rebound_weight_is_found_and_the_compiled_code_captured_again(device):
 
 
 @torch.no_grad()
+def test_what_the_compiler_notes_on_a_buffer_is_no_change_of_it(device):
+    model = nn.BatchNorm1d(8).to(device).eval()
+    model.running_mean.note = "of the program"
+    graph = gfxgraph.graphed(model, compile={"backend": "eager"})
+    same(graph, model, torch.randn(4, 8, device=device))
+    assert compiled_only(graph) and graph.stats().replays == 2
+
+
+@torch.no_grad()
 def test_weights_changed_in_place_are_seen_by_the_graph(device):
     model = net(device)
     graph = gfxgraph.graphed(model, compile={"backend": "aot_eager"})

@@ -255,7 +255,7 @@ def test_a_model_in_double_precision_is_answered_from_graphs(device):
     ("options", "sentence"),
     [
         ({"whole": 1}, "whole=1: expected True or False"),
-        ({"whole": True, "compile": True}, "compile=True with whole=True"),
+        ({"whole": True, "compile": True}, "compile= with whole=True"),
     ],
     ids=str,
 )

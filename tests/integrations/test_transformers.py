@@ -494,7 +494,8 @@ def test_an_argument_of_the_wrong_kind_is_refused(device, llama, options, senten
     ("options", "sentence"),
     [
         ({"max_length": 0}, "max_length=0: expected a whole number from 1"),
-        ({"compile": "yes"}, "compile='yes': expected True or False"),
+        ({"compile": "yes"}, "torch.compile says: Unrecognized mode=yes"),
+        ({"whole": "yes"}, "whole='yes': expected True or False"),
         ({"check_every": 1.5}, "check_every=1.5: expected a whole number from 1"),
         ({"fallback": "never"}, "fallback='never': expected 'eager' or 'raise'"),
         ({"verify": -1}, "verify=-1: expected True, False or a tolerance from 0"),

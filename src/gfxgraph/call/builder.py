@@ -16,7 +16,7 @@ from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
-from ..graph.lift import EffectsError, Lifting
+from ..graph.lift import EffectsError, Lifting, owner_name
 from ..graph.lowering import OutgrownError, Ways
 from ..graph.pool import GraphPool
 from ..graph.session import AroundAutograd, LayoutError, Target
@@ -44,6 +44,7 @@ from .static_inputs import bytes_of, shares_memory
 from .suitable import GOES_ON, ends_autograd
 from .thrash import Traits, traits
 from .together import Together
+from .tuned import TunedCode
 
 __all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
 
@@ -139,7 +140,10 @@ class Builder:
     def _new_compiled(self) -> Compiled | None:
         how = self._options.compile
         # A compilation for each of many buckets would take its time again and again.
-        return None if how is None else Compiled(how, dynamic=self._options.buckets is not None)
+        dynamic = self._options.buckets is not None
+        if how is None:
+            return None
+        return (Compiled if how.seconds is None else TunedCode)(how, dynamic)
 
     def make(self, wanted: Wanted, answers: Answers) -> Exception | None:
         """Keep a graph, or a refusal and its error.
@@ -270,10 +274,10 @@ class Builder:
                 self._capture_anew(key, entry, "calls have gone each way, so the device can decide")
 
     def _the_faster(self, wanted: Wanted, entry: Entry) -> tuple[Wanted, Entry]:
-        """What was captured, or a new graph in which the device decides, if it could and that pays.
+        """Give the captured entry, or one in which the device decides, where that one is faster.
 
-        The device decides under the same proofs as with ``branching="device"``. Nothing of what the
-        calls do that are timed is left behind.
+        It passes the same proofs as with ``branching="device"``. The timed calls leave nothing
+        behind.
         """
         tree = entry.captured
         if tree is None or self._ways is None or not tree.could_be_lowered:
@@ -364,7 +368,9 @@ class Builder:
         capture_it = functools.partial(self._capture_counting, wanted)
         if self.compiled is None or wanted.extends is not None:
             return capture_it()
-        return graph_of_compiled(capture_it, self.compiled, self._entries, self._options)
+        return graph_of_compiled(
+            capture_it, self.compiled, self._entries, self._options, wanted.call
+        )
 
     def _capture_counting(
         self, wanted: Wanted, code: Compiled | None = None, timed: bool = False
@@ -488,7 +494,7 @@ class Builder:
             body,
             static_inputs,
             roots={
-                self._entries.name: fn,
+                owner_name(fn, self._entries.name): fn,
                 **{f"argument {n}": value for n, value in enumerate(objects_in(spec))},
             },
             layout=layout,

@@ -8,12 +8,13 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..compiling.inductor import inductor_settings
+from ..compiling.tuning import Settings
 from ..device import current_device
 from ..errors import ArgumentError, CompileError, first_paragraph
 from ..interpose.interrupts import interrupt_in
@@ -23,6 +24,9 @@ from ..record.interceptor import current_interceptor
 __all__ = ["Compile", "Compiled"]
 
 _CUDAGRAPHS = "triton.cudagraphs"
+
+# Seconds that a search may take by default.
+_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,13 @@ class Compile:
         measure: whether to keep compiled code only where its graph is faster than the graph of the
             function as it is.
         recommended: whether to compile with :func:`gfxgraph.inductor_settings`.
+        seconds: how long to search for faster settings of Inductor; ``None``: do not.
     """
 
     arguments: Mapping[str, Any]
     measure: bool = False
     recommended: bool = False
+    seconds: float | None = None
 
     @staticmethod
     def of(given: object, measure: bool = False, recommended: bool = False) -> Compile | None:
@@ -53,6 +59,10 @@ class Compile:
             given = {}
         if isinstance(given, str):
             given = {"mode": given}
+        seconds = None
+        if isinstance(given, Mapping) and given.get("mode") == "tuned":
+            given, seconds = _without_seconds(given)
+            measure = True
         # torch.compile would take an empty mode for the default.
         if (
             not isinstance(given, Mapping)
@@ -60,16 +70,25 @@ class Compile:
             or given.get("mode") == ""
         ):
             raise ArgumentError(
-                f"compile={given!r}: expected True, False, a mode of torch.compile, or its keyword "
-                "arguments as a dict."
+                f'compile={given!r}: expected True, False, a mode of torch.compile, "tuned", or '
+                "keyword arguments of torch.compile as a dict."
             )
-        how = Compile(dict(given), measure, recommended)
+        how = Compile(dict(given), measure, recommended, seconds)
         how._refuse_graphs_inside()
         try:
             torch.compile(_call, **{**how.arguments, "options": how._options()})
         except Exception as error:  # whatever torch raises for what it does not take
             raise ArgumentError(f"compile={given!r}: torch.compile says: {error}") from error
         return how
+
+    def with_settings(self, settings: Settings) -> Compile:
+        """The same with these settings of Inductor, beside those that the user gave."""
+        return replace(self, arguments={**self.arguments, "options": settings | self.given})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings of Inductor that the user gave."""
+        return self._options() or {}
 
     def backend(self) -> Callable[..., Any]:
         """The backend: it makes code of an FX graph and its example inputs."""
@@ -88,6 +107,8 @@ class Compile:
         patches = {"fallback_random": True, **of_mode, **(self._options() or {})}
         # Our graph is captured around the compiled code: it may hold none of Inductor's.
         patches[_CUDAGRAPHS] = False
+        if self.seconds is not None:  # no table for each product whose kernel is chosen
+            patches.setdefault("autotune_num_choices_displayed", 0)
         return functools.partial(make, config_patches=patches)
 
     def _options(self) -> dict[str, Any] | None:
@@ -118,6 +139,18 @@ class Compile:
             raise ArgumentError(f'compile: options={{"{_CUDAGRAPHS}": True}} {why} Leave it out.')
 
 
+def _without_seconds(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """The arguments of ``torch.compile`` beside ``mode="tuned"``, and the seconds of the search.
+
+    Raises:
+        ArgumentError: these are none.
+    """
+    seconds = given.get("seconds", _SECONDS)
+    if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
+        raise ArgumentError(f"compile: seconds={seconds!r}: expected a number of seconds from 0.")
+    return {k: v for k, v in given.items() if k not in ("mode", "seconds")}, float(seconds)
+
+
 class Compiled:
     """The compiled code of one callable.
 
@@ -130,16 +163,23 @@ class Compiled:
         kinds: number of these runs that succeeded.
         regions: compiled pieces of the function. Graphs use what these hold (constants, kernels),
             also after ``torch.compiler.reset()``, so they live as long as this.
+        how: see there.
+        dynamic: see there.
+        measure: see there.
     """
 
     def __init__(self, how: Compile, dynamic: bool) -> None:
+        self.how = how
         self.measure = how.measure
         self.seconds = 0.0
         self.kinds = 0
         self.regions: list[Any] = []
-        self._how = how
-        self._dynamic = dynamic
+        self.dynamic = dynamic
         self._run: Callable[..., Any] | None = None
+
+    def with_settings(self, settings: Settings) -> Compiled:
+        """The code that is compiled with other settings of Inductor."""
+        return Compiled(self.how.with_settings(settings), self.dynamic)
 
     def of(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """A function that runs ``fn`` compiled, and uncompiled under dispatch modes.
@@ -189,12 +229,12 @@ class Compiled:
 
     def _settings(self) -> AbstractContextManager[Any]:
         # The same in the capture: what Dynamo made is for the settings it was made with.
-        return inductor_settings() if self._how.recommended else nullcontext()
+        return inductor_settings() if self.how.recommended else nullcontext()
 
     def _compiled(self) -> Callable[..., Any]:
         if self._run is None:
-            rest = {k: v for k, v in self._how.arguments.items() if k not in ("mode", "options")}
-            rest = {"dynamic": self._dynamic, **rest, "backend": _keeping(self)}
+            rest = {k: v for k, v in self.how.arguments.items() if k not in ("mode", "options")}
+            rest = {"dynamic": self.dynamic, **rest, "backend": _keeping(self)}
             # Dynamo keeps what it compiled with the code object, and counts it there: each callable
             # has its own. The function is an argument, so that nothing here keeps it alive.
             own = types.FunctionType(_call.__code__.replace(), _call.__globals__, "graphed")
@@ -208,7 +248,7 @@ def _call(fn: Any, args: Any, kwargs: Any) -> Any:
 
 def _keeping(compiled: Compiled) -> Callable[..., Any]:
     """The backend, which lets ``compiled`` keep what it makes; torch keeps backends for ever."""
-    make, keeper = compiled._how.backend(), weakref.ref(compiled)
+    make, keeper = compiled.how.backend(), weakref.ref(compiled)
 
     def backend(graph: Any, example_inputs: Any) -> Any:
         made = make(graph, example_inputs)
@@ -217,7 +257,7 @@ def _keeping(compiled: Compiled) -> Callable[..., Any]:
             owner.regions.append(made)
         return made
 
-    named = compiled._how.arguments.get("backend") or "inductor"
+    named = compiled.how.arguments.get("backend") or "inductor"
     backend.__name__ = getattr(named, "__name__", str(named))  # for logs
     return backend
 

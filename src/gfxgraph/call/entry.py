@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..compiling.tuning import Tuned
 from ..errors import CaptureError, MemoryCapError
 from ..graph.captured import CapturedGraph
 from ..graph.guard import Guard
@@ -99,6 +100,7 @@ class Entry:
         unproven: it was captured with arguments that a recipe made, and no call was compared yet.
         given_inference: of each tensor that it was captured with, whether it is an inference one.
         keeps: what the graph uses beside tensors: compiled code.
+        tuned: what a search for settings of Inductor has found for such calls.
         private_input_bytes: bytes of static inputs that only this graph has.
         mask: what of the arguments matters.
         asks_attributes: whether the function asks tensors for attributes that their class lacks.
@@ -129,6 +131,7 @@ class Entry:
         self.compared_at: int | None = None
         self.in_doubt = False
         self.not_compiled = ""
+        self.tuned: Tuned | None = None
         self.unproven = False
         self.given_inference = [leaf.is_inference() for leaf in leaves]
         self.keeps: object = None
@@ -526,6 +529,7 @@ class Entry:
             0 if captured is None else captured.root.paths(),
             [] if captured is None else captured.report,
             captured is not None and captured.compiled,
+            self.tuned,
         )
 
     def release(self) -> int:

@@ -15,13 +15,14 @@ from ..stats import log, tally
 from .compiled import Compiled
 from .entries import Entries
 from .entry import Entry
+from .key import Call
 from .options import Options
+from .tuned import TunedCode, in_turn, tuned
 
 __all__ = ["Capture", "NotWorthIt", "device_is_faster", "graph_of_compiled", "note_not_compiled"]
 
-# Calls that are timed to choose between two graphs and none, and those before.
+# Calls that are timed to choose between two graphs and none.
 _ROUNDS = 20
-_ROUNDS_OF_WARMTH = 5
 
 # Of calls that are timed to choose who decides: how many rounds, and seconds that all may take.
 _FEW_ROUNDS = 7
@@ -40,9 +41,16 @@ class Capture(Protocol):
 
 
 def graph_of_compiled(
-    capture: Capture, code: Compiled, entries: Entries, options: Options
+    capture: Capture, code: Compiled, entries: Entries, options: Options, call: Call
 ) -> Entry:
     """A graph of compiled code where that can be had, else of the function as it is.
+
+    Args:
+        capture: captures it.
+        code: the code.
+        entries: of the callable.
+        options: of the callable.
+        call: a call that the graph is for.
 
     Raises:
         NotWorthIt: both were timed, and eager execution is faster.
@@ -55,8 +63,11 @@ def graph_of_compiled(
                 f"it was compiled for {code.kinds} kinds of calls, and max_graphs is "
                 f"{options.max_graphs}"
             )
-        compiled = capture(code)
-        compiled.keeps = code
+        if isinstance(code, TunedCode):
+            compiled = tuned(capture, code, call, entries.name)
+        else:
+            compiled = capture(code)
+            compiled.keeps = code
     except Exception as error:
         if interrupt_in(error) or getattr(error, "transient", False) or options.fallback == "raise":
             raise
@@ -64,7 +75,9 @@ def graph_of_compiled(
     else:
         if not code.measure:
             return compiled
-        return _the_faster(compiled, capture, entries.name, options.fallback == "eager")
+        kept = _the_faster(compiled, capture, entries.name, options.fallback == "eager")
+        kept.tuned = compiled.tuned
+        return kept
     return note_not_compiled(entries, capture(), reason)
 
 
@@ -176,9 +189,8 @@ def _call_us(compiled: Entry, plain: Entry) -> list[float]:
         ways.append(partial(other.time_call, "eager"))
     if current_device().kind == "emulated":
         ways = []
-    rounds = [[way() for way in ways] for _ in range(_ROUNDS_OF_WARMTH + _ROUNDS)]
+    rounds = in_turn(ways, _ROUNDS)
     one.time_call = other.time_call = (
         None  # they hold what it takes to get back to the state of then
     )
-    timed = zip(*rounds[_ROUNDS_OF_WARMTH:], strict=True)
-    return [1e6 * statistics.median(seconds) for seconds in timed]
+    return [1e6 * statistics.median(seconds) for seconds in zip(*rounds, strict=True)]

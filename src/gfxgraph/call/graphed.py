@@ -140,7 +140,8 @@ def graphed(
             on the host that all replay, or none does. Where that cannot be they are split, or run
             eagerly; with ``compile`` they are split. ``"refuse"``: the function runs eagerly.
         group: with ``collectives="inside"``: the ``torch.distributed.ProcessGroup`` of the ranks
-            that call the function together; the groups of its collectives have to be parts of it.
+            that call the function together, also of those that send nothing in it; the groups of
+            its collectives have to be parts of it.
             Default: the group of its collectives, if that is one.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.
@@ -162,8 +163,10 @@ def graphed(
             as those of other parameters are. Default: none.
         compile: ``True``: compile ``fn`` with ``torch.compile`` and capture the compiled code, the
             whole call in one graph, also where Dynamo breaks it into regions. A string is the
-            ``mode``, a dict holds keyword arguments of ``torch.compile``. Default ``False``. Beside
-            what is given, ``dynamic`` is ``False`` (with ``buckets`` ``True``: one compilation
+            ``mode``, a dict holds keyword arguments of ``torch.compile``. ``"tuned"`` searches
+            settings of Inductor for 600 seconds, ``{"mode": "tuned", "seconds": 60}`` for 60, and
+            remembers the fastest on disk (``docs/compile.md``). Default ``False``. Beside what is
+            given, ``dynamic`` is ``False`` (with ``buckets`` ``True``: one compilation
             serves all of them), Inductor draws the random numbers of eager execution, and has no
             graphs of its own: ``"max-autotune"`` goes without, ``"reduce-overhead"`` is refused.
             The first call is answered by ``fn`` as it is, and takes as long as the compilation.
@@ -189,6 +192,11 @@ def graphed(
         raise ArgumentError(
             "graphed(inputs=, compile=): torch.compile takes a number as a constant. Pass a tensor "
             "instead of the number, or leave compile= out."
+        )
+    if how is not None and how.seconds is not None and verify is False:
+        raise ArgumentError(
+            'graphed(compile="tuned", verify=False): expected True or a tolerance, since settings '
+            "are kept only if their code gives what eager execution gives."
         )
     options = Options(
         warmup,
@@ -244,8 +252,8 @@ def compile(
 
     Args:
         fn: see :func:`graphed`; ``None``: give a decorator.
-        mode: of ``torch.compile``; default ``"default"``, on NVIDIA and on AMD. Inductor's own
-            graphs are never used.
+        mode: of ``torch.compile``, or ``"tuned"``, see :func:`graphed`; default ``"default"``, on
+            NVIDIA and on AMD. Inductor's own graphs are never used.
         measure: ``False``: keep the compiled code without timing it. Default ``True``. On the
             emulated device nothing is timed.
         options: of :func:`graphed`, without ``compile``.
@@ -262,6 +270,8 @@ def compile(
         )
     if not isinstance(measure, bool):
         raise ArgumentError(f"gfxgraph.compile(measure={measure!r}): expected True or False.")
+    if mode == "tuned" and not measure:
+        raise ArgumentError('gfxgraph.compile(mode="tuned", measure=False): a search measures.')
     how: Any = Compile.of({"mode": "default" if mode is None else mode}, measure, recommended=True)
     return graphed(fn, compile=how, **options)
 

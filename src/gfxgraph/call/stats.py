@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..compiling.tuning import Tuned
 from ..errors import ArgumentError
 from ..tables import Shown, as_json, counted, fields, filled, in_bytes, table
 
@@ -30,6 +31,8 @@ class GraphRow:
         paths: ways that data takes through it; 1 where its course does not depend on data.
         report: what was folded into it, and where the host takes over between its graphs.
         compiled: whether it holds code of ``torch.compile``.
+        tuned: what ``compile="tuned"`` has tried for such calls, and kept; ``None``: nothing was
+            searched for.
     """
 
     key: str
@@ -40,6 +43,7 @@ class GraphRow:
     paths: int
     report: list[str]
     compiled: bool
+    tuned: Tuned | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class GraphedStats(Shown):
             rows += [("stored", ", ".join(self.stored))]
         if self.not_compiled or self.compile_s:
             rows += [("compile_s", self.compile_s), ("not_compiled", self.not_compiled)]
+        rows += [(f"tuned {g.key}", g.tuned.lines()) for g in self.graphs if g.tuned]
         head = [filled(self._in_words()), ""]
         if not self.graphs:
             return head + fields(rows)

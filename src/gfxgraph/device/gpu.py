@@ -25,7 +25,12 @@ from .gpu_parameters import CudaBinder, parameters_of
 from .gpu_streams import own_stream
 from .nodes import Node, Parameters, Place
 
-__all__ = ["GpuDevice"]
+try:
+    from .._compiled import Copy
+except ImportError:  # optional
+    Copy = None  # type: ignore[assignment,misc]
+
+__all__ = ["GpuDevice", "copy_with"]
 
 
 class GpuDevice:
@@ -158,21 +163,20 @@ class GpuDevice:
         """torch's own function; it gives 0 for the default stream."""
         return torch._C._cuda_getCurrentRawStream
 
-    def copy_bytes(self, index: int) -> Callable[[int, int, int], int] | None:
+    def copy_bytes(self, index: int, to: int, size: int) -> Callable[[int, int], int] | None:
         """The CUDA driver's own copy, 1 to 1.5 us faster than an operator of torch (H200).
 
         The default stream is that of the current device, so where there are several, the current
         one must be ``index``. HIP has the same call; it was never tried, so it is not used.
         """
-        copy = _copy_of_driver()
-        if copy is None:
+        function = None if torch.version.hip else _copy_of_driver()
+        if function is None:
             return None
-        stream_id, current = self.stream_id, torch._C._cuda_getDevice
+        copy = copy_with(function, to, size)
         if torch.cuda.device_count() == 1:
-            return lambda to, at, size: copy(to, at, size, stream_id(index))
-        return lambda to, at, size: (
-            copy(to, at, size, stream_id(index)) if current() == index else -1
-        )
+            return copy
+        current = torch._C._cuda_getDevice
+        return lambda at, stream: copy(at, stream) if current() == index else -1
 
     def new_stream(self, index: int) -> torch.cuda.Stream:
         """A stream of torch's pool."""
@@ -339,17 +343,29 @@ def _plain_graph() -> Any:
 
 
 @cache
-def _copy_of_driver() -> Callable[[int, int, int, int], int] | None:
-    if torch.version.hip:
-        return None
+def _copy_of_driver() -> Any:
     try:
-        # It lets other threads run meanwhile: it waits where the queue of the device is full.
-        copy = ctypes.CDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
+        return ctypes.CDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
     except (OSError, AttributeError):
         return None
-    copy.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
-    copy.restype = ctypes.c_int
-    return cast("Callable[[int, int, int, int], int]", copy)
+
+
+def copy_with(function: Any, to: int, size: int) -> Callable[[int, int], int]:
+    """A function of an address and a stream that copies ``size`` bytes from there.
+
+    It lets other threads run meanwhile: the driver waits where the queue of the device is full.
+
+    Args:
+        function: of the driver, as ctypes gives it. It takes the address to copy to, the one to
+            copy from, how many bytes, and the stream.
+        to: the address to copy to.
+        size: in bytes.
+    """
+    if Copy is not None:
+        return Copy(cast(int, ctypes.cast(function, ctypes.c_void_p).value), to, size).start
+    function.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    function.restype = ctypes.c_int
+    return lambda at, stream: function(to, at, size, stream)
 
 
 # CU_STREAM_CAPTURE_MODE_RELAXED and hipStreamCaptureModeRelaxed

@@ -35,7 +35,7 @@ from ..stats import log
 from . import raw
 
 try:
-    from ._same_words import Words
+    from .._compiled import Words
 except ImportError:  # optional
     Words = None  # type: ignore[assignment,misc]
 

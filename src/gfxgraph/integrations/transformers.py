@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 
+from ..call.compiled import Compile
 from ..errors import ArgumentError, CaptureError, VerificationError
 from ..forking import new_lock
 from ..graph.compare import Tolerance, difference
@@ -92,7 +93,8 @@ class Generator:
             16, and ``max_length``. A longer prompt runs eagerly, as all do with ``()``.
         compile: compile the step of a token with ``torch.compile`` before it becomes a graph: fewer
             and larger kernels, after a first call that takes a minute. Inductor rounds differently,
-            so its logits differ slightly from those of ``model.generate``. Default ``False``.
+            so its logits differ slightly from those of ``model.generate``. Takes what
+            ``graphed(compile=)`` takes, such as ``"tuned"``. Default ``False``.
         check_every: after how many tokens the host asks whether all rows have ended. Tokens past
             the end are cut off, so the result does not depend on it. Default 8.
         whole: make all tokens after the prompt in one replay. The graph holds a loop, and the
@@ -115,7 +117,7 @@ class Generator:
         *,
         max_length: int,
         prefill_buckets: Sequence[int] | None = None,
-        compile: bool = False,
+        compile: bool | str | Mapping[str, Any] = False,
         check_every: int = 8,
         whole: bool = False,
         verify: Tolerance = True,
@@ -127,12 +129,12 @@ class Generator:
             )
         whole_number("max_length", max_length)
         whole_number("check_every", check_every)
-        for name, value in (("compile", compile), ("whole", whole)):
-            if not isinstance(value, bool):
-                raise ArgumentError(f"{name}={value!r}: expected True or False.")
-        if compile and whole:
+        if not isinstance(whole, bool):
+            raise ArgumentError(f"whole={whole!r}: expected True or False.")
+        how = Compile.of(compile)
+        if how is not None and whole:
             raise ArgumentError(
-                "compile=True with whole=True: a loop on the device holds the step as it is, not a "
+                "compile= with whole=True: a loop on the device holds the step as it is, not a "
                 "compiled one. Choose one of the two."
             )
         if fallback not in ("eager", "raise"):
@@ -142,7 +144,7 @@ class Generator:
         self.model: Any = model
         self.max_length = max_length
         self.buckets = checked_buckets(prefill_buckets, max_length)
-        self.compile = compile
+        self.compile = how or False
         self.check_every = check_every
         self.whole = whole
         self.verify = verify

@@ -199,7 +199,7 @@ class Session:
     """One batch size: its decoder, its graphs, and the kinds of calls that they may answer."""
 
     def __init__(
-        self, model: Any, decoder: Decoder, buckets: list[int], check_every: int, compile: bool
+        self, model: Any, decoder: Decoder, buckets: list[int], check_every: int, compile: Any
     ) -> None:
         # The model is a variable of these functions: guards do not look into objects of gfxgraph,
         # and a rebound weight must be noticed.

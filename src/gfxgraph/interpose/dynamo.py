@@ -172,18 +172,23 @@ _BY_COUNT = re.compile(
 _BY_ID = re.compile(r".*?_\d{9,}_c(?:\d+|None)")
 _ENDS = frozenset("0123456789e")
 _IMPORTED = "__import_"
+# What it notes in the attributes of a tensor outside that it compiles code for (`mark_static_input`
+# of its variables/builder.py).
+_OF_TENSORS = "_dynamo_static_input_type"
 
 
 def is_installed(name: str, value: Any = None) -> bool:
-    """Whether Dynamo has put this into a module: code that it made and its guards ask for it there.
+    """Whether Dynamo has put this into a module, where its code asks for it, or on a tensor.
 
     It is there once for all that was compiled, and goes with that. So no run of ours may take it
     out, or put it back.
 
     Args:
-        name: of a global variable.
+        name: of a global variable, or of an attribute.
         value: what it is.
     """
+    if name == _OF_TENSORS:
+        return True
     if name[:2] != "__" and (name[-1:] not in _ENDS or "_c" not in name):
         return False  # most names
     if name.startswith(_IMPORTED):

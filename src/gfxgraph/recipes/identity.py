@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import hashlib
-import platform
-import sys
-import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ..call.branches import ConditionalGraph
 from ..call.buckets.pool import ShapeBucketPool
 from ..call.dispatch import Dispatcher, owners
 from ..call.graphed import Graphed, bound_to
+from ..call.identity import FUNCTIONS, code_of, parameters_of, plain
 from ..call.options import Options
-from ..device import current_device
 from ..errors import ArgumentError
 from ..graph import raw
 from ..interpose.source import name_of
 
-__all__ = ["Live", "code_of", "environment", "live", "options_of", "parameters_of"]
+__all__ = ["Live", "live", "options_of"]
 
 
 @dataclass
@@ -117,114 +110,10 @@ def _fn_of(dispatcher: Dispatcher, owner: Any) -> Callable[..., Any] | None:
 
 
 def _full_name(fn: Any) -> str:
-    target = _plain(fn)
-    holder = target if type(target) in _FUNCTIONS else type(target)
+    target = plain(fn)
+    holder = target if type(target) in FUNCTIONS else type(target)
     module = raw.module_of(holder) if isinstance(holder, type) else holder.__module__
     return f"{module}:{name_of(target)}"
-
-
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-
-
-def _plain(fn: Any) -> Any:
-    """The function, module or object that is called in the end."""
-    while True:
-        if type(fn) is types.MethodType:
-            fn = fn.__func__
-        elif raw.is_a(fn, functools.partial):
-            fn = fn.func
-        elif type(fn) is Graphed:
-            fn = fn.__wrapped__
-        else:
-            return fn
-
-
-def code_of(fn: Any) -> str:
-    """A digest of the bytecode of a function, and of the classes of the modules that it is of."""
-    digest = hashlib.sha256()
-    target = _plain(fn)
-    if type(target) is types.FunctionType:
-        _add_function(digest, target)
-    classes = {type(module) for module in _modules(fn)}
-    if type(target) not in _FUNCTIONS:
-        classes.add(type(target))
-    if type(fn) is types.MethodType:
-        classes.add(fn.__self__ if isinstance(fn.__self__, type) else type(fn.__self__))
-    bases = {base for cls in classes for base in raw.mro(cls)}
-    for cls in sorted(bases, key=_class_name):
-        if _class_name(cls).partition(".")[0] in _OTHERS:
-            continue
-        digest.update(_class_name(cls).encode())
-        for name, member in sorted(raw.namespace(cls).items()):
-            for function in _functions_of(member):
-                digest.update(name.encode())
-                _add_function(digest, function)
-    return digest.hexdigest()
-
-
-# Their versions are compared.
-_OTHERS = ("builtins", "torch", "gfxgraph")
-
-
-def _class_name(cls: type) -> str:
-    return f"{raw.module_of(cls)}.{raw.name_of(cls)}"
-
-
-def _functions_of(member: Any) -> Iterator[types.FunctionType]:
-    if type(member) is property:
-        for part in (member.fget, member.fset):
-            yield from _functions_of(part)
-        return
-    if type(member) in (staticmethod, classmethod):
-        member = member.__func__
-    member = _plain(member)
-    if type(member) is types.FunctionType:
-        yield member
-
-
-def _add_function(digest: Any, function: types.FunctionType) -> None:
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    digest.update(repr([_constant(value) for value in defaults]).encode())
-    digest.update(_digest(function.__code__))
-
-
-@functools.lru_cache(maxsize=4096)
-def _digest(code: types.CodeType) -> bytes:
-    return hashlib.sha256(_constant(code).encode()).digest()
-
-
-def _constant(value: Any) -> str:
-    """A constant of code as text that is the same in each process."""
-    if isinstance(value, types.CodeType):
-        names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
-        counts = value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount
-        parts = (value.co_name, value.co_code.hex(), names, counts, value.co_flags)
-        return repr((parts, [_constant(const) for const in value.co_consts]))
-    if type(value) is tuple:
-        return repr([_constant(item) for item in value])
-    if type(value) is frozenset:  # in an order of each process
-        return repr(sorted(map(_constant, value)))
-    if type(value) in (type(None), bool, int, float, complex, str, bytes, type(...)):
-        return f"{type(value).__name__} {value:x}" if type(value) is int else repr(value)
-    return type(value).__qualname__
-
-
-def _modules(fn: Any) -> Iterator[torch.nn.Module]:
-    owner: Any = fn.__self__ if type(fn) is types.MethodType else _plain(fn)
-    if raw.is_a(owner, torch.nn.Module):
-        yield from torch.nn.Module.modules(owner)
-
-
-def parameters_of(fn: Any) -> str:
-    """A digest of the names, shapes and dtypes of the parameters and buffers."""
-    digest = hashlib.sha256()
-    for number, module in enumerate(_modules(fn)):
-        for own in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers):
-            for name, tensor in own(module, recurse=False):
-                lazy = torch.nn.parameter.is_lazy(tensor)
-                what = "" if lazy else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
-                digest.update(f"{number} {name} {what}".encode())
-    return digest.hexdigest()
 
 
 def options_of(options: Options) -> dict[str, str]:
@@ -240,17 +129,3 @@ def options_of(options: Options) -> dict[str, str]:
         for name, value in compiled.arguments.items():  # a backend may be a function
             found[f"compile.{name}"] = name_of(value) if callable(value) else repr(value)
     return {name[:200]: text[:2000] for name, text in found.items()}
-
-
-def environment() -> dict[str, str]:
-    """The versions and the device that graphs depend on."""
-    facts = current_device().facts(0)
-    return {
-        "gfxgraph": sys.modules["gfxgraph"].__version__,
-        "torch": facts.torch,
-        "python": platform.python_version(),
-        "device": facts.name,
-        "architecture": facts.arch,
-        "driver": str(facts.driver),
-        "runtime": str(facts.runtime),
-    }

@@ -5,22 +5,20 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..call.entry import Entry
+from ..call.identity import environment
 from ..errors import ArgumentError, GfxGraphError, one_line
 from ..graph.locks import turn_to_capture
 from ..interpose.interrupts import interrupt_in
 from ..stats import log
-from ..tables import in_bytes
+from ..tables import in_bytes, progress_bar
 from . import file
 from .arguments import Unsuitable, bytes_needed, free_bytes, made, modes_now, recipe_of, under
-from .identity import Live, environment, live
+from .identity import Live, live
 from .report import RecipeReport, RecipeRow
 from .save import names_of, path_of
 
@@ -85,15 +83,16 @@ def load_recipes(
         return RecipeReport(str(target), reason=f"there is no file {target}")
     jobs = _jobs(found)
     budget = _Budget(start, seconds, max_bytes)
-    rows = []
+    rows: list[RecipeRow] = []
     kept = {id(job.live.dispatcher): job.live.dispatcher.entries for job in jobs if job.live}
     for entries in kept.values():
         entries.keep_after = entries.tick()
     try:
-        with _shown(len(jobs), progress) as advance:
+        with progress_bar(len(jobs), progress) as show:
             for job in jobs:
+                show("capturing recipes", len(rows))
                 rows.append(_captured(job, budget))
-                advance()
+            show("capturing recipes", len(rows))
     finally:
         for entries in kept.values():
             entries.keep_after = float("inf")
@@ -266,36 +265,3 @@ def _not_as_saved(one: Live, key: Any, entry: Entry, recipe: file.Recipe) -> str
         if getattr(found, name) != getattr(recipe, name):
             return f"what was captured is for other {name} than those that were saved"
     return ""
-
-
-@contextmanager
-def _shown(total: int, wanted: bool) -> Iterator[Any]:
-    """A progress bar on a terminal; gives a function that advances it."""
-    if not wanted or not total or not _is_terminal(sys.stderr):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    # Without a thread that draws: beside another thread some captures are refused. Nor is stdout
-    # replaced, which a function that is captured may use.
-    bar = Progress(
-        console=Console(stderr=True),
-        auto_refresh=False,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-    with bar:
-        task = bar.add_task("capturing recipes", total=total)
-        bar.refresh()
-
-        def advance() -> None:
-            bar.advance(task)
-            bar.refresh()
-
-        yield advance
-
-
-def _is_terminal(stream: Any) -> bool:
-    """Whether it is one; a service may have no stderr, or a closed one."""
-    return stream is not None and not stream.closed and bool(stream.isatty())

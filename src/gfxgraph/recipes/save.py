@@ -10,11 +10,12 @@ from typing import Any
 
 from ..call.arguments import named_arguments
 from ..call.entry import Entry, Refusal
+from ..call.identity import environment
 from ..errors import ArgumentError
 from ..stats import log
 from . import file
 from .arguments import Unsuitable, recipe_of
-from .identity import Live, environment, live
+from .identity import Live, live
 from .report import RecipeReport, RecipeRow
 
 __all__ = ["names_of", "path_of", "save_recipes"]
