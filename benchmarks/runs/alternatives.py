@@ -7,7 +7,8 @@ ready one after the other, so that each has the machine for itself; one that tak
 ``--limit`` is ended. Then they make calls in turn. The file is written after each of them, and what
 it already holds of other models stays if device, torch and commit are the same. Compiled code is
 kept in an empty folder for each way; only max-autotune and its variant without graphs share one.
-Without a GPU graphs are emulated, what needs CUDA says so, and times mean nothing.
+Without a GPU graphs are emulated, what needs CUDA says so, and times mean nothing. ``--tiny`` leaves
+out what compiles, unless it is named.
 """
 
 from __future__ import annotations
@@ -193,15 +194,16 @@ NEEDS_CUDA = {
     "published gfxGRAPH",
     *(f"torch.compile, {mode}" for mode in MODES[1:]),
 }
-NEEDS = {
-    way: ("torch._inductor.compile_fx",) for way in WAYS if "compile" in way or way == "AOTInductor"
+_INDUCTOR = "torch._inductor.compile_fx"
+NEEDS: dict[str, tuple[str, ...]] = {
+    way: (_INDUCTOR,) for way in WAYS if "compile" in way or way == "AOTInductor"
 }
 NEEDS |= {
     "torch-tensorrt": ("torch_tensorrt",),
     "onnxruntime": ("onnxruntime",),
     "published gfxGRAPH": ("hipgraph_bridge",),
     "gfxgraph": ("gfxgraph.call.graphed",),
-    "gfxgraph, compile=True": ("torch._inductor.compile_fx", "gfxgraph.call.graphed"),
+    "gfxgraph, compile=True": (_INDUCTOR, "gfxgraph.call.graphed"),
 }
 """What is imported beforehand."""
 
@@ -418,7 +420,7 @@ def main() -> None:
     """The command."""
     parser = arguments(__doc__, "alternatives.json" if ON_GPU else None)
     parser.add_argument("--models", nargs="*", choices=SIX, help="default: those not there yet")
-    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="*", choices=WAYS, help="tiny: those that do not compile")
     parser.add_argument("--seconds", type=float, help="for all models; 540, tiny 50")
     parser.add_argument("--limit", type=float, default=75.0, help="of making a way ready, s")
     parser.add_argument("--timing", type=float, help="of calls of a model in turn, s; 12, tiny 1")
@@ -429,6 +431,8 @@ def main() -> None:
         parser.error("--out: without a GPU it must be named, since times mean nothing")
     options.seconds = options.seconds or (50.0 if options.tiny else 540.0)
     options.timing = options.timing or (1.0 if options.tiny else 12.0)
+    quick = [way for way in WAYS if not options.tiny or _INDUCTOR not in NEEDS.get(way, ())]
+    options.ways = options.ways or quick
     until = time.monotonic() + options.seconds
     found = about(
         "alternatives" + " --tiny" * options.tiny,
