@@ -7,8 +7,8 @@ ready one after the other, so that each has the machine for itself; one that tak
 ``--limit`` is ended. Then they make calls in turn. The file is written after each of them, and what
 it already holds of other models stays if device, torch and commit are the same. Compiled code is
 kept in an empty folder for each way; only max-autotune and its variant without graphs share one.
-Without a GPU graphs are emulated, what needs CUDA says so, and times mean nothing. ``--tiny`` leaves
-out what compiles, unless it is named.
+Without a GPU graphs are emulated, what needs CUDA says so, and times mean nothing. ``--tiny``
+leaves out what compiles, unless it is named.
 """
 
 from __future__ import annotations
