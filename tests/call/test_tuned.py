@@ -232,6 +232,50 @@ def test_an_interrupt_leaves_what_was_found_before_it():
     assert graph.stats().graphs[0].tuned.settings == {"aggressive_fusion": True}
 
 
+@on_cpu
+@pytest.mark.parametrize("late", ["an error", "Ctrl-C"])
+def test_what_ends_a_timed_call_leaves_nothing_of_it_in_what_the_function_writes(late):
+    def backend(graph, example_inputs, options=None):
+        calls = 0
+
+        def run(*args):
+            nonlocal calls
+            calls += 1
+            result = graph.forward(*args)
+            if options and calls > 10:
+                if late == "an error":
+                    raise RuntimeError("late")
+                signal.raise_signal(signal.SIGINT)
+            return result
+
+        return run
+
+    seen, x = torch.zeros(4), torch.ones(4)
+    graph = tuned(lambda x: seen.add_(x) * 2, backend)
+    if late == "Ctrl-C":
+        with pytest.raises(KeyboardInterrupt):
+            graph(x)
+        assert seen.tolist() == [1.0] * 4
+    else:
+        assert graph(x).tolist() == [2.0] * 4
+        assert set(outcomes(graph).values()) == {"dropped"}
+    for count in range(int(seen[0]) + 1, 5):
+        assert graph(x).tolist() == [2.0 * count] * 4
+
+
+@on_cpu
+def test_no_candidate_begins_if_timing_it_would_take_longer_than_what_is_left():
+    given = []
+
+    def slow(graph, example_inputs, options=None):
+        given.append(options)
+        return lambda *args: (time.sleep(0.1), graph.forward(*args))[1]
+
+    graph = tuned(torch.sin, slow, seconds=2.5)
+    graph(torch.randn(4))
+    assert given == [None] and not graph.stats().graphs[0].tuned.tried
+
+
 DAMAGED = {
     "no JSON": lambda text: text[: len(text) // 2],
     "a deep list": lambda text: "[" * 100_000,
@@ -239,6 +283,7 @@ DAMAGED = {
     "another format": lambda text: text.replace("gfxgraph tuned", "gfxgraph recipes"),
     "a setting that nobody searches": lambda text: text.replace("epilogue_fusion", "use_fast_math"),
     "another kind of value": lambda text: text.replace("2.5", '"fast"'),
+    "a number without bounds": lambda text: text.replace("7.0", "1" + "0" * 400),
 }
 
 
@@ -294,7 +339,8 @@ def test_on_a_terminal_a_bar_says_what_is_tried_unless_the_log_is_quiet(monkeypa
     [
         ({"compile": {"mode": "tuned", "seconds": -1}}, "seconds=-1: expected a number of seconds"),
         ({"compile": {"mode": "tuned", "seconds": True}}, "seconds=True: expected"),
-        ({"compile": {"mode": "default", "seconds": 1}}, "torch.compile says"),
+        ({"compile": {"mode": "tuned", "seconds": 10**400}}, "expected a number of seconds"),
+        ({"compile": {"mode": "default", "seconds": 1}}, 'torch.compile says.*adds mode="tuned"'),
         ({"compile": "tuned", "verify": False}, "verify=False.: expected True or a tolerance"),
         ({"mode": "tuned", "measure": False}, "a search measures"),
         ({"compile": {"mode": "tuned", "options": {"triton.cudagraphs": True}}}, "cudagraphs"),
