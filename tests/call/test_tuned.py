@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -43,17 +44,18 @@ class Compiler:
     Args:
         fast: the setting.
         interrupts: the setting at which the user presses Ctrl-C.
+        refuses: a setting that does not work.
     """
 
-    def __init__(self, fast="aggressive_fusion", interrupts=None):
-        self.given = []
+    def __init__(self, fast="aggressive_fusion", interrupts=None, refuses="max_autotune_gemm"):
+        self.given, self._refuses = [], refuses
         self._fast, self._interrupts = fast, interrupts
 
     def __call__(self, graph, example_inputs, options=None):
         self.given.append(dict(options or {}))
         if self._interrupts in self.given[-1]:
             signal.raise_signal(signal.SIGINT)
-        if "max_autotune_gemm" in self.given[-1]:
+        if self._refuses in self.given[-1]:
             raise RuntimeError("no kernel fits")
         is_fast, is_wrong = self._fast in self.given[-1], "epilogue_fusion" in self.given[-1]
 
@@ -252,15 +254,12 @@ def test_what_ends_a_timed_call_leaves_nothing_of_it_in_what_the_function_writes
 
     seen, x = torch.zeros(4), torch.ones(4)
     graph = tuned(lambda x: seen.add_(x) * 2, backend)
-    if late == "Ctrl-C":
-        with pytest.raises(KeyboardInterrupt):
-            graph(x)
-        assert seen.tolist() == [1.0] * 4
-    else:
+    with pytest.raises(KeyboardInterrupt) if late == "Ctrl-C" else nullcontext():
         assert graph(x).tolist() == [2.0] * 4
-        assert set(outcomes(graph).values()) == {"dropped"}
-    for count in range(int(seen[0]) + 1, 5):
-        assert graph(x).tolist() == [2.0 * count] * 4
+    for count in range(1, 4):
+        assert seen.tolist() == [count] * 4
+        assert graph(x).tolist() == [2.0 * count + 2.0] * 4
+    assert set(outcomes(graph).values()) == ({"dropped"} if late == "an error" else set())
 
 
 @on_cpu
@@ -274,6 +273,18 @@ def test_no_candidate_begins_if_timing_it_would_take_longer_than_what_is_left():
     graph = tuned(torch.sin, slow, seconds=2.5)
     graph(torch.randn(4))
     assert given == [None] and not graph.stats().graphs[0].tuned.tried
+
+
+@on_cpu
+def test_settings_on_disk_that_work_no_more_gain_nothing_in_the_report():
+    model, x = net("cpu"), torch.randn(4, 8)
+    tuned(model, Compiler())(x)
+    graph = tuned(model, Compiler(refuses="aggressive_fusion"))
+    torch.testing.assert_close(graph(x), model(x))
+    found = graph.stats().graphs[0].tuned
+    assert "as by default (disk): 1.00 times as fast" in found.lines()[0]
+    assert outcomes(graph)["aggressive_fusion"] == "dropped"
+    assert "aggressive_fusion=True not used: torch.compile failed" in found.problems[0]
 
 
 DAMAGED = {

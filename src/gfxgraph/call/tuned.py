@@ -9,6 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol
 
@@ -217,6 +218,13 @@ def _first(capture: Capture, code: TunedCode, found: Tuned) -> Entry:
     entry = code.captured(capture, {})
     found.problems.append(why)
     found.settings = {}
+    # They gain nothing any more, and are not tried again on top of others.
+    found.tried = [
+        replace(row, outcome="dropped", why="later not used, see below")
+        if row.outcome == "kept"
+        else row
+        for row in found.tried
+    ]
     return entry
 
 
