@@ -101,8 +101,8 @@ CALLS = {
     ),
     "a group": (
         lambda: gfxgraph.graphed(double, collectives="inside", group="ranks"),
-        "graphed(group='ranks'): expected a torch.distributed.ProcessGroup, with "
-        'collectives="inside"',
+        "graphed(group='ranks'): expected a torch.distributed.ProcessGroup that "
+        'this rank is in, with collectives="inside"',
     ),
     "a large seed": (verify(seed=2**70), "expected a whole number from 0, below 2**63"),
     "inputs": (verify(inputs=3), "expected a tuple of arguments for each run, not int"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from gfxgraph import settings
 from gfxgraph.errors import SettingError
 from gfxgraph.settings import Settings, from_environment
+from tests.helpers.paths import ROOT
 from tests.helpers.processes import python
 from tests.helpers.sampled import sampled
 
@@ -19,6 +22,12 @@ from tests.helpers.sampled import sampled
 def test_an_empty_environment_gives_the_defaults():
     assert from_environment({}) == Settings()
     assert Settings().vram_cap == 0.80 and Settings().mode == "off"
+
+
+def test_every_variable_has_a_row_on_its_page():
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    read = re.findall(r"^``([A-Z_]+)``  ", settings.__doc__, re.MULTILINE)
+    assert len(read) > 10 and set(read) <= set(re.findall(r"^\| `([A-Z_]+)`", page, re.MULTILINE))
 
 
 def test_every_variable_is_read():

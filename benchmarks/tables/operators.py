@@ -41,9 +41,9 @@ def page(data: dict[str, Any]) -> str:
         + ", ".join(f"{n} {what}" for what, n in data["splits"].items())
         + ".",
         "",
-        "How good the table is, was found with one made of the measured samples alone, on the "
-        "held-out ones: does a sample capture or not. The table that `gfxgraph.check` uses is then "
-        "made of both.",
+        "To see how good the table is, one was made of the measured samples alone, and asked of "
+        "each held-out sample whether it captures. The table that `gfxgraph.check` uses is made "
+        "of both.",
         "",
         *table(
             ("Predicted from", "Samples", "Right", "Wrong"),

@@ -41,7 +41,7 @@ print(report["conditional_while"].state)
 
 Probes run in other processes. A process ends with the first probe that fails, crashes or hangs
 (`--timeout`, 120 s), and a new one goes on; a probe that failed after others runs again alone. So
-what one does costs its own row only. A probe that compares nothing counts as failed.
+a probe that fails costs no row but its own. A probe that compares nothing counts as failed.
 
 The CUDA driver is asked with `cuda-bindings`; without it the rows of the driver are not probed. On
 AMD the rows of PyTorch and gfxgraph run. Of the driver's rows a function that HIP's runtime lacks

@@ -151,7 +151,7 @@ def test_what_check_says_of_a_write_is_what_graphed_does(device, name):
         assert hazard.line in _lines_of(Model.__dict__[name])
 
 
-def test_items_of_a_container_that_one_line_moves_are_one_finding():
+def test_a_call_that_takes_from_a_queue_is_one_finding():
     queue = collections.deque()
 
     def act(x):
@@ -159,10 +159,26 @@ def test_items_of_a_container_that_one_line_moves_are_one_finding():
             queue.extend((x * 2).unbind())
         return queue.popleft()
 
-    hazards = gfxgraph.check(act, torch.ones(5)).hazards
-    (moved,) = (hazard for hazard in hazards if "queue[" in hazard.what)
-    assert moved.rule == "python-state" and moved.what.endswith(" and 3 more items")
-    assert hazards[0].remedy.startswith("Graph the function that computes what the queue holds")
+    report = gfxgraph.check(act, torch.ones(5))
+    (moved,) = report.hazards
+    assert moved.rule == "no-work" and moved.source == "return queue.popleft()"
+    assert report.in_words == "runs eagerly because the call gives the device no work"
+    assert moved.remedy.startswith("Graph the function that computes what the queue holds")
+
+
+class Child(Model):
+    """Its methods are those of its base."""
+
+
+def test_places_of_a_bound_method_are_named_after_its_object(device):
+    report = gfxgraph.check(Child().f_counts, torch.ones(3))
+    assert [hazard.what for hazard in report.hazards] == ["Child.calls"]
+    assert "Child.scale" in [place.name for place in report.watched]
+    graph = gfxgraph.graphed(Child(device).f_counts)
+    with torch.no_grad():
+        for _ in range(2):
+            graph(torch.ones(3, device=device))
+    assert graph.stats().stored == ["Child.calls"]
 
 
 def _lines_of(function):
@@ -257,7 +273,7 @@ def test_what_a_graph_would_watch_is_named_with_its_value_and_the_line_that_read
 def test_what_the_function_writes_is_not_watched():
     report = gfxgraph.check(Model().f_counts, torch.ones(3))
     names = {place.name for place in report.watched}
-    assert "Model.f_counts.scale" in names and "Model.f_counts.calls" not in names
+    assert "Model.scale" in names and "Model.calls" not in names
 
 
 class Stepping:

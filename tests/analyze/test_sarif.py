@@ -187,7 +187,7 @@ def test_a_rule_links_to_its_page_where_there_is_one():
     driver = log["runs"][0]["tool"]["driver"]
     assert driver["informationUri"] == "https://example.org/docs"
     for rule in driver["rules"]:
-        assert rule["helpUri"] == f"https://example.org/docs/rules/#{rule['id']}"
+        assert rule["helpUri"] == f"https://example.org/docs/rules.html#{rule['id']}"
     assert results_of(log) == []
 
 

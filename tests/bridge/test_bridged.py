@@ -323,6 +323,18 @@ def test_a_replay_after_a_captured_tensor_was_freed_is_an_error(device):
 # ---- enable
 
 
+@pytest.mark.parametrize("level", ["", "error"])
+def test_disable_ends_the_log_of_debug(monkeypatch, level):
+    monkeypatch.setenv("HGB_LOG_LEVEL", level)
+    log = logging.getLogger("gfxgraph")
+    gfxgraph.enable(debug=True)
+    try:
+        assert log.level == logging.DEBUG
+    finally:
+        gfxgraph.disable()
+    assert log.level == (logging.ERROR if level else logging.WARNING)
+
+
 def test_enable_swaps_the_class_and_disable_puts_it_back():
     before = torch.cuda.CUDAGraph, torch.cuda.graph
     gfxgraph.disable()

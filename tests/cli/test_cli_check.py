@@ -214,7 +214,7 @@ RAISES = 1 + MODULE.splitlines().index('    raise RuntimeError("no weights here"
     [
         (["check_subject"], "expected module:callable"),
         (["check_subject:"], "expected module:callable"),
-        (["nowhere:f", X], "No module named 'nowhere'"),
+        (["nowhere:f", X], "name its file, such as src/nowhere.py:f."),
         (["check_subject:nothing", X], "has no attribute 'nothing'"),
         (["check_subject:nn.pi", X], "has no attribute 'pi'"),
         (["check_subject:__name__", X], "is not callable"),

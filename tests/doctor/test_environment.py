@@ -212,6 +212,9 @@ def test_a_platform_comes_back_from_its_json(tmp_path):
         ('{"vendor": "amd", "rocmm": "7"}', "no entry 'rocmm'"),
         ('{"vendor": "amd", "rocm": 7.2}', "rocm of a platform is 7.2, expected a string, or null"),
         ('{"vendor": "amd", "arch": null}', "expected a string"),
+        ('{"vendor": "amd", "arch": "MI300X"}', "is 'MI300X', expected an architecture, such as"),
+        ('{"vendor": "nvidia", "arch": "gfx942"}', "such as 'sm_90'"),
+        ('{"vendor": "emulated", "hardware_arch": "RX 7900"}', "such as 'gfx942'"),
         ('{"vendor": "amd", "memory_free": -1}', "a number of bytes"),
         ('{"vendor": "amd", "memory_free": true}', "a number of bytes"),
         ('{"vendor": "amd", "built_for": "gfx1030"}', "a list of strings"),
@@ -227,6 +230,11 @@ def test_a_malformed_platform_is_refused_with_what_it_takes(tmp_path, text, prob
         read_platform(path)
     result = env("--platform", path)
     assert result.exit_code == 2 and problem in " ".join(result.stderr.split())
+
+
+def test_an_architecture_is_read_without_its_features():
+    given = {"vendor": "amd", "arch": "gfx942:sramecc+:xnack-", "hardware_arch": "gfx942"}
+    assert Platform.from_dict(given) == Platform("amd", arch="gfx942", hardware_arch="gfx942")
 
 
 def test_this_platform_holds_only_the_variables_that_matter(device):

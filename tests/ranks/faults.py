@@ -252,6 +252,57 @@ def of_a_mesh(rank, world, how):
 
 
 @case
+def of_groups_that_differ(rank, world, how):
+    """One pair of ranks has sent more than the other, and sends where the other does not."""
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    for _ in range(3 if rank < 2 else 1):
+        dist.all_reduce(torch.ones(1), group=pairs[rank // 2])
+
+    def of_each_pair(x):
+        y = x * 2
+        dist.all_reduce(y, group=pairs[rank // 2])
+        return y + 1
+
+    def of_one_pair(x):
+        return of_each_pair(x) if rank < 2 else x * 2 + 1
+
+    given = {"group": dist.group.WORLD} if how == "inside" else {}
+    of_pair = sum(rows(other) for other in range(world) if other // 2 == rank // 2) * 2 + 1
+    expected = of_pair if rank < 2 else rows(rank) * 2 + 1
+    both = ran(gfxgraph.graphed(of_each_pair, collectives=how, **given), rank, of_pair)
+    return both | {
+        "one": ran(gfxgraph.graphed(of_one_pair, collectives=how, **given), rank, expected)
+    }
+
+
+@case
+def of_groups_that_are_gone(rank, world, how):
+    """Gloo still sends in a group that was destroyed."""
+    gone = dist.new_group(list(range(world)))
+    dist.barrier()
+    dist.destroy_process_group(gone)
+
+    def sums(x):
+        y = x * 2
+        dist.all_reduce(y, group=gone)
+        return y + 1
+
+    def makes_a_group(x):
+        group = dist.new_group(list(range(world)))
+        y = x * 2
+        dist.all_reduce(y, group=group)
+        dist.destroy_process_group(group)
+        return y + 1
+
+    given = {"group": gone} if how == "inside" else {}
+    each = [
+        ran(gfxgraph.graphed(fn, collectives=how, **options), rank, total(world) * 2 + 1, calls=3)
+        for fn, options in ((summed, given), (sums, {}), (sums, given), (makes_a_group, {}))
+    ]
+    return {"right": [right for of_one in each for right in of_one["right"]], "each": each}
+
+
+@case
 def raises_in_a_call(rank, world, how):
     """Before it sends anything, and this rank tries again."""
     flags = types.SimpleNamespace(raises=False)

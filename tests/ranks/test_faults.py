@@ -38,6 +38,7 @@ _QUICK = (
     "resets",
     "of_a_mesh",
 )
+_OF_GROUPS = ("of_groups_that_differ", "of_groups_that_are_gone")
 _SLOW = ("stalls", "is_killed")
 
 
@@ -68,7 +69,7 @@ def run_ranks(how, folder, names):
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory):
-    names = ("raises_as_on_a_gpu", *_QUICK, *_SLOW)
+    names = ("raises_as_on_a_gpu", *_OF_GROUPS, *_QUICK, *_SLOW)
     return run_ranks("inside", tmp_path_factory.mktemp("inside"), names)
 
 
@@ -157,6 +158,20 @@ def test_several_groups(inside):
     for rank in all_right(inside["of_a_mesh"]):
         assert rank["replays"] == 4 and rank["cut"] == [0]
         assert all(rank["not_named"]["right"]) and rank["not_named"]["cut"] == [2]
+
+
+def test_groups_that_have_sent_more_on_one_rank_than_on_another(inside):
+    for rank in all_right(inside["of_groups_that_differ"]):
+        assert rank["replays"] == 4 and rank["cut"] == [0]
+        # Ranks that send nothing take part, and learn that others do.
+        assert all(rank["one"]["right"]) and rank["one"]["replays"] == 3
+        assert any("differs from rank" in reason for reason in rank["one"]["fallbacks"])
+
+
+def test_groups_that_are_gone(inside):
+    for rank in all_right(inside["of_groups_that_are_gone"]):
+        assert [each["replays"] for each in rank["each"]] == [2, 2, 2, 0]
+        assert any("new_group" in reason for reason in rank["each"][-1]["fallbacks"])
 
 
 def test_a_rank_that_stalls(inside):

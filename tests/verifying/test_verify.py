@@ -826,7 +826,8 @@ def test_a_change_of_each_value_that_it_reads_in_python_is_noticed(device, x):
     assert report.ok
     # FACTOR, offset, mode, on, scales[1], the eps of the layer norm
     assert report.graph.places.noticed >= 6
-    assert f"noticed: {report.graph.places.noticed}, also run: " in str(report)
+    noticed = report.graph.places.noticed
+    assert f"It noticed {noticed} of {noticed} changes to what it watches; " in str(report)
     assert report.to_dict()["graph"]["places"]["noticed"] == report.graph.places.noticed
     assert (FACTOR, Scaled.offset) == (2.0, 1) and "offset" not in vars(model)
     assert model.config == {"mode": "add", "scales": [0.5, 1.5], "on": True}

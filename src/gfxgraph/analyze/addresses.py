@@ -44,6 +44,6 @@ def _installed_from(origin: dict[str, Any]) -> str | None:
 
 
 def rule_address(docs: str, rule: str) -> str:
-    """The address of a rule: on a site the page is a folder, in a repository it is a file."""
+    """The address of a rule: of the site, of a repository, or of a folder."""
     is_file = "/blob/" in docs or docs.startswith("file:")
-    return f"{docs}/rules.md#{rule}" if is_file else f"{docs}/rules/#{rule}"
+    return f"{docs}/rules.md#{rule}" if is_file else f"{docs}/rules.html#{rule}"

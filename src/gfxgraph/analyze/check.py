@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..call.body import CHANGES, require_storable
-from ..call.builder import MADE_PARAMETER, NO_WORK
+from ..call.builder import MADE_PARAMETER
 from ..call.entry import SHARED
 from ..call.graphed import Graphed
 from ..call.held import Advance, Held, holds_way, is_used, written_as
@@ -28,7 +28,7 @@ from ..device.emulated import EmulatedDevice
 from ..device.operators import is_view
 from ..errors import ArgumentError, CaptureError, DeviceError, one_line
 from ..graph.host_state import HostState
-from ..graph.lift import Slot
+from ..graph.lift import Slot, owner_name
 from ..graph.locks import inside_gfxgraph
 from ..graph.one_shots import Found
 from ..graph.places import Place
@@ -168,7 +168,9 @@ class _Check:
         given, self._spec = taken_apart
         import_whole("torch._dynamo")  # torch does so in a run, which would take longer there
         opaque = [const.value for const in constants(self._spec) if not const.is_value]
-        self._roots = {self._name: self._fn} | {f"argument {n}": v for n, v in enumerate(opaque)}
+        self._roots = {owner_name(self._fn, self._name): self._fn} | {
+            f"argument {n}": v for n, v in enumerate(opaque)
+        }
         found = PythonState(self._roots).stateful
         numbers = self._numbers(found)
         with self.world, torch.no_grad(), inside_gfxgraph():
@@ -210,9 +212,13 @@ class _Check:
         if not last.reads.failed:
             self.report.watched = _watched(first.reads, last.reads, {*self._written, *changed})
         stores = any(not name.startswith("argument ") for name in changed)
-        if stores and all(_only_views(func) for func, _ in last.recording.kernels):
-            self._add("python-state", NO_WORK, Source())
-        for (_, rule, reason, where), names in _by_container(changed, finder).items():
+        idles = stores and all(_only_views(func) for func, _ in last.recording.kernels)
+        moved = _by_container(changed, finder)
+        if idles:  # how the places change is beside the point
+            lines = [where for *_, where in moved]
+            self._add("no-work", "no operation but views", max(lines, key=lambda one: one.line))
+            moved = {}
+        for (_, rule, reason, where), names in moved.items():
             what = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more items"
             self._add(rule, f"{what} ({reason})" if reason else what, where)
         not_held = last.reads.not_held(stores, bool(last.recording.breaks()))

@@ -144,9 +144,12 @@ def _rules(select: Collection[str] | None, ignore: Collection[str]) -> list[Lint
 def _lint_file(file: Path, rules: list[str]) -> list[_Found]:
     """The findings in a file."""
     text, found = read(file), []
-    for rule in map(LINT_RULES.__getitem__, rules):
+    checked = [LINT_RULES[name] for name in rules]
+    wanted = set().union(*(rule.words for rule in checked))  # several rules share most of them
+    words = {word for word in wanted if text.source and word in text.source.text}
+    for rule in checked:
         marks: list[Mark] = []
-        if text.source and any(word in text.source.text for word in rule.words):
+        if text.source and words & rule.words:
             try:
                 marks = list(rule.check(text.source))
             except (RecursionError, ValueError) as error:  # ValueError: of ast.unparse

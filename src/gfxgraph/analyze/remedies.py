@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from ..call.builder import NO_WORK
-
 __all__ = ["remedy"]
 
 _HOST = {"data-dependent-shape", "host-compute", "host-constant", "host-read"}
@@ -55,8 +53,6 @@ def remedy(rule: str, what: str, line: str) -> str:
         line: the text of the line.
     """
     line = line.strip()
-    if what == NO_WORK:
-        return "Graph the function that computes what the queue holds, in place of this one."
     if rule in _SAYS and _LOGS.search(line):
         return _AFTER
     if rule in _HOST and (_NUMPY.search(line) or "numpy" in what):

@@ -88,6 +88,11 @@ def _found(target: str) -> Any:
         )
     if where.endswith(".py") and not Path(where).is_file():
         raise ArgumentError(f"{target!r}: there is no file {where!r}.")
+    if not where.endswith(".py") and not _is_there(where.partition(".")[0]):
+        raise ArgumentError(
+            f"{target!r}: Python finds no module of that name, neither here nor installed. Install "
+            f"its package, or name its file, such as src/{where.replace('.', '/')}.py:{path}."
+        )
     with _explaining(f"{target!r} cannot be loaded"):
         module = _file(where) if where.endswith(".py") else _module(where)
         start = named
@@ -129,6 +134,12 @@ def _evaluated(node: ast.expr, module: Any) -> Any:
         case ast.Name(id=name):
             return getattr(module, name)
     raise ArgumentError(f"{ast.unparse(node)}: expected a name, an attribute or a call.")
+
+
+def _is_there(name: str) -> bool:
+    """Whether Python could import a module; of what is no name, importing it says why not."""
+    _import_from(os.getcwd())
+    return not name or name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def _module(name: str) -> Any:

@@ -91,6 +91,7 @@ def enable(
     every = environment.validate_every if validate_every is None else validate_every
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ArgumentError(f"enable(validate_every={every!r}): expected a whole number from 1.")
+    debug = debug and not environment.disabled
     configure_log(logging.DEBUG if debug else environment.log_level)
     if environment.disabled:
         log(logging.WARNING, "not_enabled", because="SGLANG_DISABLE_GFXGRAPH=1")
@@ -128,10 +129,14 @@ def is_emulation_needed() -> bool:
 def disable() -> None:
     """Put torch's own names back. Does nothing when not enabled; graphs that exist live on.
 
+    After ``enable(debug=True)`` the level of the log is that of ``HGB_LOG_LEVEL`` again.
+
     Raises:
         DeviceError: under ``enable(emulate=True)``, inside of a capture, or on another thread.
+        SettingError: ``HGB_LOG_LEVEL`` has become malformed since ``enable(debug=True)``.
     """
     with _lock:
+        debugged = NativeGraph.keeps_nodes
         for emulation in _emulations:
             emulation.check_end()
         while _claims:
@@ -144,6 +149,8 @@ def disable() -> None:
         NativeGraph.global_is_thread_local = False
         validation.compare_every(0)
         tally.enabled_at = None
+    if debugged:
+        configure_log()
 
 
 def is_enabled() -> bool:

@@ -306,10 +306,11 @@ def require_storable(
     ):
         raise CaptureError("what it stores: is a view of an argument, or of what was there")
     for group in by_storage([*outputs, *effects]):
+        # Last: of arguments that are results it would be taken for a question of the function's.
         if (
             len(group) > 1
-            and not parts_of(group)
             and not set(map(id, group)).isdisjoint(map(id, effects))
+            and not parts_of(group)
         ):
             raise CaptureError("what it stores: shares memory with other tensors of the result")
 

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, CaptureError, GfxGraphError
 from ..graph.capture import CaptureOptions, capture, capture_like
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
-from ..graph.lift import EffectsError, Lifting
+from ..graph.lift import EffectsError, Lifting, owner_name
 from ..graph.lowering import OutgrownError, Ways
 from ..graph.pool import GraphPool
 from ..graph.session import AroundAutograd, LayoutError, Target
@@ -274,10 +274,10 @@ class Builder:
                 self._capture_anew(key, entry, "calls have gone each way, so the device can decide")
 
     def _the_faster(self, wanted: Wanted, entry: Entry) -> tuple[Wanted, Entry]:
-        """What was captured, or a new graph in which the device decides, if it could and that pays.
+        """Give the captured entry, or one in which the device decides, where that one is faster.
 
-        The device decides under the same proofs as with ``branching="device"``. Nothing of what the
-        calls do that are timed is left behind.
+        It passes the same proofs as with ``branching="device"``. The timed calls leave nothing
+        behind.
         """
         tree = entry.captured
         if tree is None or self._ways is None or not tree.could_be_lowered:
@@ -494,7 +494,7 @@ class Builder:
             body,
             static_inputs,
             roots={
-                self._entries.name: fn,
+                owner_name(fn, self._entries.name): fn,
                 **{f"argument {n}": value for n, value in enumerate(objects_in(spec))},
             },
             layout=layout,

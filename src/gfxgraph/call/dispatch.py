@@ -591,7 +591,7 @@ class Dispatcher:
         self, request: Request, changes: list[str], result: Any = NO_MATCH
     ) -> Exception | None:
         wanted = self.strategy.wanted(self.entries, request, changes, result)
-        together = self._begun_together()
+        together = self._begun_together(is_call=result is not NO_MATCH)
         if together is None or together.mode == "split":
             return self.builder.make(wanted, self)
         if result is NO_MATCH:
@@ -607,12 +607,14 @@ class Dispatcher:
         entry = self.entries.get(key)
         return entry if isinstance(entry, Entry) else None
 
-    def _begun_together(self) -> Together | None:
+    def _begun_together(self, is_call: bool) -> Together | None:
         """What the ranks decide on, if graphs are to hold the collectives of the function."""
-        found = collectives.found_before()
+        found, group = collectives.found_before(), self.options.group
         wants = self.options.collectives == "inside" and self.options.compile is None
-        if self._together is None and wants and found and not self.strategy.layout.is_padded:
-            begun = begin(self.name, found, self._release_held, self.options.group)
+        # A rank of a group that was given takes part also where it sends nothing itself.
+        takes_part = found or (group is not None and is_call)
+        if self._together is None and wants and takes_part and not self.strategy.layout.is_padded:
+            begun = begin(self.name, found, self._release_held, group)
             if isinstance(begun, str):
                 if self.entries.is_new(begun):
                     log(logging.WARNING, "split", function=self.name, because=begun)
@@ -867,10 +869,13 @@ class Exact:
 
 
 def _outline(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The shapes of tensors and the types of all else: most kinds of calls differ in it."""
+    """The shapes of tensors and the types of all else: most kinds of calls differ in it.
+
+    A type by its number: it need not be hashable, and is not kept alive.
+    """
     return tuple(
         [
-            value.shape if type(value) is torch.Tensor else type(value)
+            value.shape if type(value) is torch.Tensor and not value.is_nested else id(type(value))
             for value in (*args, *kwargs.values())
         ]
     )

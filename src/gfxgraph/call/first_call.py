@@ -16,7 +16,7 @@ from ..graph import raw
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
-from ..graph.lift import Lifting
+from ..graph.lift import Lifting, owner_name
 from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
 from ..graph.memory import Memory, checksum
 from ..graph.one_shots import Found, is_one_shot
@@ -143,7 +143,8 @@ class FirstCalls:
                 if not state.changes(registries=False):
                     return state
         with self._executed.known():
-            return PythonState({self._entries.name: call.fn, "argument": (call.args, call.kwargs)})
+            name = owner_name(call.fn, self._entries.name)
+            return PythonState({name: call.fn, "argument": (call.args, call.kwargs)})
 
     def _observe(self, request: Request, extends: Entry | None) -> _Observed:
         """Run a call for its caller, and look at what that does."""

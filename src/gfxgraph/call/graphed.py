@@ -140,7 +140,8 @@ def graphed(
             on the host that all replay, or none does. Where that cannot be they are split, or run
             eagerly; with ``compile`` they are split. ``"refuse"``: the function runs eagerly.
         group: with ``collectives="inside"``: the ``torch.distributed.ProcessGroup`` of the ranks
-            that call the function together; the groups of its collectives have to be parts of it.
+            that call the function together, also of those that send nothing in it; the groups of
+            its collectives have to be parts of it.
             Default: the group of its collectives, if that is one.
         buckets: pad each call to the smallest of these sizes that fits, and cut the result: graphs
             of a few sizes answer calls of any, as with :class:`~gfxgraph.ShapeBucketPool`.

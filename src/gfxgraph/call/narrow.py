@@ -235,7 +235,9 @@ class ObjectArguments:
         """Take objects of more classes apart, if this call shows that it would help."""
         learned = False
         for item in objects_in(call.spec):
-            if not can_be_apart(item) or _has(self._given_up, type(item)):
+            if not self._may_learn() or not can_be_apart(item):
+                continue
+            if _has(self._given_up, type(item)):
                 continue
             last = next((ref for cls, ref in self._met if cls is type(item)), None)
             if last is not None and last() is not item:
@@ -245,6 +247,10 @@ class ObjectArguments:
                 kept = [pair for pair in self._met if pair[0] is not type(item)]
                 self._met = [*kept[-_MAX_CLASSES:], (type(item), weakref.ref(item))]
         return learned
+
+    def _may_learn(self) -> bool:
+        """Whether there is room: a program that makes classes would have them kept for ever."""
+        return len(self.classes) + len(self._given_up) < _MAX_CLASSES
 
     def learn_counters(self, places: Collection[Counter]) -> bool:
         """These may be counters; or they were taken for such, and are none; whether that is new."""
@@ -258,7 +264,7 @@ class ObjectArguments:
         classes = {
             id(cls): cls
             for cls in [type(item) for item in items if can_be_apart(item)]
-            if not _has((*self._given_up, *self.classes), cls)
+            if self._may_learn() and not _has((*self._given_up, *self.classes), cls)
         }
         self.classes += tuple(classes.values())
         return bool(classes)

@@ -97,7 +97,7 @@ class Options:
             (
                 "group",
                 self.group is None or (is_inside and _is_group(self.group)),
-                'a torch.distributed.ProcessGroup, with collectives="inside"',
+                'a torch.distributed.ProcessGroup that this rank is in, with collectives="inside"',
             ),
         ):
             if not fits:

@@ -49,7 +49,7 @@ _EAGER, _PAUSE = 5e-4, 1e-3
 
 
 def host() -> str:
-    """What tells this host, since it was started, from others."""
+    """Name this host and its boot: all its processes give the same, other hosts another."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{platform.node()} {boot.read_text().strip() if boot.exists() else ''}"
 

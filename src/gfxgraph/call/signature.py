@@ -551,10 +551,16 @@ def _base_of(cls: type) -> Any:
 def _is_plain(item: Any) -> bool:
     """Whether an object has no state but items, ``__dict__`` and slots."""
     cls: Any = type(item)
-    return _is_plain_class(cls)
+    known = _plain_classes.get(cls)
+    if known is None:
+        known = _plain_classes[cls] = _is_plain_class(cls)
+    return known
 
 
-@functools.lru_cache(maxsize=4096)
+#: Weakly: a class that a program makes for some calls holds what its attributes hold.
+_plain_classes: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
 def _is_plain_class(cls: Any) -> bool:
     if any(issubclass(cls, kind) for kind in (*_NO_DATA, type, types.ModuleType)):
         return False

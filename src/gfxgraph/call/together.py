@@ -200,51 +200,66 @@ def begin(
 ) -> Together | str:
     """Begin to decide about a callable together with the other ranks, after its first call.
 
-    The ranks meet under the number of collectives that the groups have issued so far: after the
-    same call it is the same on all, whatever they call the function, and did before.
+    The ranks meet under the number of collectives that their group has issued so far: after the
+    same call it is the same on all, whatever they call the function, and did before. (Gloo, which
+    graphs hold on the emulated device alone, also counts what two ranks send to each other.)
 
     Args:
         name: of the callable.
-        found: the collectives of its first call.
+        found: the collectives of its first call; none, where a rank of ``group`` sends nothing.
         end: see :class:`Together`.
         group: the ranks that call it. Default: the group of its collectives.
 
     Returns:
         The decisions; a text: why graphs cannot hold these collectives.
     """
-    c10d: Any = dist.distributed_c10d
-    groups = {each: c10d._resolve_process_group(each) for each in sorted({c.group for c in found})}
+    groups = {each: _group_of(each) for each in sorted({c.group for c in found})}
+    gone = [each for each, its_group in groups.items() if its_group is None]
+    if gone:
+        return f"after the call there is no group {gone[0]!r}: made or destroyed in it, or before"
     if group is None and len(groups) > 1:
         return (
             f"the collectives are of several groups ({', '.join(groups)}): give the one whose "
             "ranks call the function together (group=)"
         )
     group = group or next(iter(groups.values()))
-    ranks, device = dist.get_process_group_ranks(group), current_device()
-    for each, its_group in groups.items():
-        if not set(dist.get_process_group_ranks(its_group)) <= set(ranks):
-            return f"ranks of group {each} are not in the group that was given (group=)"
-        if device.kind != "emulated":
-            backend = its_group._get_backend(torch.device(device.type)).name()
-            if backend.lower() not in ("nccl", "rccl"):
-                return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
+    device = current_device()
     try:
-        number = sum(map(number_sent, groups.values()))
+        ranks = dist.get_process_group_ranks(group)
+    except KeyError:
+        return "the group that was given (group=) was destroyed: give one that exists"
+    for its_group in groups.values() if device.kind != "emulated" else ():
+        backend = its_group._get_backend(torch.device(device.type)).name()
+        if backend.lower() not in ("nccl", "rccl"):
+            return f"graphs can hold collectives of NCCL and RCCL, not of {backend}"
+    try:
+        number, *_ = map(number_sent, (group, *groups.values()))  # a capture asks each of them
     except RuntimeError as error:
         return f"the group does not count its collectives: {one_line(error)}"
     meeting = f"{group.group_name}/{number}"
     _begun[meeting] += 1
     patience = settings.from_environment().ranks_timeout
-    store = c10d._get_default_store()
+    store = _c10d()._get_default_store()
     agreement = Agreement(f"{meeting}/{_begun[meeting]}", ranks, dist.get_rank(), store, patience)
     return Together(name, agreement, end)
 
 
 def _strangers(collectives: Sequence[Collective], ranks: Sequence[int]) -> Collective | None:
     """The first collective of a group with other ranks than those that agree."""
-    c10d: Any = dist.distributed_c10d
     for collective in collectives:
-        group = c10d._resolve_process_group(collective.group)
-        if not set(dist.get_process_group_ranks(group)) <= set(ranks):
+        group = _group_of(collective.group)
+        if group is None or not set(dist.get_process_group_ranks(group)) <= set(ranks):
             return collective
     return None
+
+
+def _group_of(name: str) -> Any:
+    """The group of a name; ``None``: there is none (any more)."""
+    try:
+        return _c10d()._resolve_process_group(name)
+    except RuntimeError:
+        return None
+
+
+def _c10d() -> Any:
+    return dist.distributed_c10d

@@ -54,6 +54,10 @@ VARIABLES = (
 _VENDORS = ("nvidia", "amd", "emulated")
 _LISTS = ("built_for", "device_files")
 _BYTES = ("memory_total", "memory_free")
+_ARCHITECTURES = {
+    "amd": (re.compile(r"gfx[0-9a-f]{3,}(-generic)?"), "'gfx942', as rocminfo shows it"),
+    "nvidia": (re.compile(r"sm_\d+[af]?"), "'sm_90'"),
+}
 _DEVICE_FILES = ("/dev/kfd", "/dev/nvidiactl", "/dev/dxg")  # AMD, NVIDIA, WSL
 
 
@@ -136,7 +140,7 @@ class Platform:
         if "vendor" not in given:
             raise ArgumentError(f"A platform needs a vendor: {', '.join(_VENDORS)}.")
         lists = {name: tuple(given[name]) for name in _LISTS if given.get(name) is not None}
-        return cls(**given | lists)
+        return cls(**given | lists | _architectures(given))
 
 
 def read_platform(path: Path) -> Platform:
@@ -194,6 +198,28 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
         memory_free=facts.memory_free,
         environment={name: environ[name] for name in VARIABLES if name in environ},
     )
+
+
+def _architectures(given: dict[str, Any]) -> dict[str, str]:
+    """The architectures of a platform, without features (``gfx942:sramecc+:xnack-``).
+
+    Known issues are looked up by them, so a name of a card (``MI300X``) would find none.
+
+    Raises:
+        ArgumentError: one is none of its vendor's.
+    """
+    found = {}
+    for name, vendor in (("arch", given["vendor"]), ("hardware_arch", "amd")):
+        arch = (given.get(name) or "").split(":")[0]
+        form, example = _ARCHITECTURES.get(vendor, (None, ""))
+        if arch and form is not None and form.fullmatch(arch) is None:
+            raise ArgumentError(
+                f"{name} of a platform is {given[name]!r}, expected an architecture, such as "
+                f"{example}. The name of a card goes into 'name'."
+            )
+        if arch:
+            found[name] = arch
+    return found
 
 
 def _refusal(name: str, value: Any) -> str | None:

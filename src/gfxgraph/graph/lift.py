@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
+import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ __all__ = [
     "Slot",
     "Unread",
     "lift_among",
+    "owner_name",
     "slots_of",
 ]
 
@@ -459,6 +461,17 @@ class Lifting:
     """
 
     lift: Lift
+    __wrapped__: Callable[..., Any]
+
+
+def owner_name(fn: Any, name: str) -> str:
+    """What names of places begin with: of a bound method its class, else ``name``."""
+    if isinstance(fn, Lifting):
+        fn = fn.__wrapped__
+    if type(fn) is not types.MethodType:
+        return name
+    owner: Any = fn.__self__
+    return raw.name_of(owner if raw.is_a(owner, type) else type(owner))
 
 
 def slots_of(

@@ -365,7 +365,7 @@ def _is_followed() -> bool:
 
 
 def _taken() -> list[_Part]:
-    """What was issued since ``_start_coalescing()``, for whoever sends it."""
+    """Take what was issued since ``_start_coalescing()``. The caller sends it."""
     parts, _local.coalesced = _local.coalesced, None
     return parts or []
 
@@ -451,7 +451,7 @@ _in_graphs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 @contextmanager
 def _not_counted(name: str) -> Iterator[None]:
-    """What is issued inside goes into a graph; NCCL counts it all the same."""
+    """Leave what the block issues out of ``number_sent()``: it goes into a graph."""
     group = _c10d()._resolve_process_group(name)
     before = group._get_sequence_number_for_group()
     try:

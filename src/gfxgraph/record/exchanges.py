@@ -94,7 +94,7 @@ class Collective:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What has to be the same on all ranks, beside the group; their lines need not be."""
+        """What must be equal on all ranks, besides the group. Lines of code may differ."""
         return self.name, self.tensors
 
     def __str__(self) -> str:

@@ -348,7 +348,7 @@ class Interceptor:
         return result
 
     def _hands(self, keys: Sequence[int]) -> Hands:
-        """What the names of its tensors say of a call; a capture makes its own."""
+        """Say which tensors of a call nobody has written to. A capture says more."""
         return Hands(undefined=frozenset(n for n, key in enumerate(keys) if key in self.undefined))
 
     def _made_by_host(self, given: Any, result: Any) -> None:

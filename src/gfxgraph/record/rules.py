@@ -358,8 +358,8 @@ def f(x, phase=0.5):  # the caller passes time.time() % 1 in a tensor
         "hidden-state",
         "the function reads what an object keeps in C, where no change of it can be seen",
         "eager",
-        "A graph is replayed only while all that was read in Python is as it was, and of this "
-        "nobody can ask whether it is.",
+        "A graph is replayed only while all that it read in Python is unchanged. Here nobody can "
+        "ask whether it is.",
         "Read it outside of the function, and pass the value as an argument.",
         bad="""\
 import zlib
@@ -464,6 +464,28 @@ step = torch.zeros((), device=gfxgraph.device_type())
 def f(x):
     step.add_(1)
     return x * 0.9**step
+""",
+    ),
+    Rule(
+        "no-work",
+        "the call gives the device no work",
+        "eager",
+        "A graph would have nothing to launch. The call takes its result from Python, such as the "
+        "next action of a queue.",
+        "Graph the function that computes what the queue holds, in place of this one.",
+        bad="""\
+from collections import deque
+
+actions = deque()
+
+def f(x):
+    if not actions:
+        actions.extend(x.tanh().repeat(16, 1))
+    return actions.popleft()
+""",
+        good="""\
+def f(x):
+    return x.tanh().repeat(16, 1)
 """,
     ),
     Rule(

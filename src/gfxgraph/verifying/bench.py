@@ -19,6 +19,7 @@ from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.host_state import HostState
+from ..graph.lift import owner_name
 from ..graph.locks import inside_gfxgraph, turn_to_capture
 from ..graph.places import Item, Place
 from ..graph.reads import Reads
@@ -95,7 +96,7 @@ class Bench:
             for path, const in self.arguments.items()
             if const is not None and not const.is_value
         }
-        self._roots: dict[str, object] = {name: fn, **objects}
+        self._roots: dict[str, object] = {owner_name(fn, name): fn, **objects}
         self._python = self._origin = PythonState(self._roots)
         self._generators = self._python.generators
         #: Random generators, iterators, files: what of them can be put back.

@@ -254,10 +254,11 @@ class Places:
     not_run: int = 0
 
     def __str__(self) -> str:
-        text = f"places changed: {self.changed}, noticed: {self.noticed}, also run: {self.also_run}"
-        left = {"not changed": self.unchanged, "not run": self.not_run}
-        rest = ", ".join(f"{what}: {count}" for what, count in left.items() if count)
-        return f"{text} ({rest})" if rest else text
+        text = f"It noticed {self.noticed} of {counted(self.changed, 'change')} to what it watches"
+        text = f"{text}; {self.also_run} were also tried in calls"
+        left = {"place": self.unchanged, "call": self.not_run}
+        rest = ", ".join(counted(count, what) for what, count in left.items() if count)
+        return f"{text} (left out: {rest})" if rest else text
 
 
 NO_PLACES = Places()
@@ -413,7 +414,7 @@ class VerifyReport(Shown):
                 f"{self.seed + run}): {at.problem}"
             )
         if result.places.changed:
-            lines.append(f"Each changed for a moment: {result.places}.")
+            lines.append(f"{result.places}.")
         ran = result.fallbacks.items()
         lines += [filled(f"  {counted(n, 'call')} ran eagerly: {why}") for why, n in ran]
         lines += _table(result.outputs)
