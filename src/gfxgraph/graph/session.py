@@ -574,7 +574,7 @@ class CaptureSession:
             return cloned(last.outputs or (), written)
 
     def time_call(self, how: Literal["eager", "replay"]) -> float:
-        """Seconds of a call until the device is done; the state is put back, also where it fails."""
+        """Seconds of a call until the device is done; then the state is put back, in any case."""
         device, index = self.pool.device, self.pool.index
 
         def replay() -> None:
