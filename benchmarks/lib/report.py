@@ -60,9 +60,17 @@ def write(path: Path, found: dict[str, Any]) -> None:
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
+def earlier(path: Path, head: dict[str, Any]) -> dict[str, Any]:
+    """What ``path`` holds beside ``head``, if it was measured like that; else nothing."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    same = all(found.get(name) == value for name, value in head.items())
+    return {name: value for name, value in found.items() if name not in head} if same else {}
+
+
 def failure(error: BaseException) -> dict[str, str]:
-    """The row of something that raised."""
-    return {"error": shortened(f"{type(error).__name__}: {error}")[:300]}
+    """The row of something that raised, without the folders of files that it names."""
+    text = shortened(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    return {"error": re.sub(r"(?<![\w.~])~?/(?:[\w.+@~-]+/)+", "", text)[:300]}
 
 
 def shortened(text: str) -> str:

@@ -9,7 +9,17 @@ from __future__ import annotations
 import argparse
 import importlib
 
-DEFAULT = ("readme", "figures", "pictures", "models", "operators", "parity", "versions")
+DEFAULT = (
+    "readme",
+    "figures",
+    "pictures",
+    "models",
+    "alternatives",
+    "memory",
+    "operators",
+    "parity",
+    "versions",
+)
 NAMES = (*DEFAULT, "cases")
 
 

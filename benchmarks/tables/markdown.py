@@ -33,3 +33,10 @@ def written(cell: Any) -> str:
 def code(text: str) -> str:
     """Text in which characters mean nothing to Markdown."""
     return f"`{text.replace('`', chr(39))}`"
+
+
+def marked(text: str, module: str, lines: Iterable[str]) -> str:
+    """``text`` with these lines between the marks of the module that makes them."""
+    begin, end = f"<!-- figures: benchmarks/tables/{module}.py -->", "<!-- end of figures -->"
+    before, rest = text.split(begin)
+    return "\n".join([f"{before}{begin}", *lines, end]) + rest.split(end, 1)[1]

@@ -6,14 +6,16 @@ import re
 
 import pytest
 
-from benchmarks.tables import figures, pictures, readme
+from benchmarks.tables import alternatives, figures, memory, pictures, readme
 from tests.docs.blocks import masked
 from tests.helpers.paths import ROOT
 
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize("table", [readme, figures], ids=lambda table: table.PAGE.name)
+@pytest.mark.parametrize(
+    "table", [readme, figures, alternatives, memory], ids=lambda table: table.PAGE.name
+)
 def test_the_figures_are_those_of_the_results(table):
     text = table.PAGE.read_text(encoding="utf-8")
     assert table.page(text) == text, "run PYTHONPATH=src python3 -m benchmarks.tables"

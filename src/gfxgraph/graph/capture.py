@@ -211,6 +211,7 @@ def capture_like(
     session = CaptureSession(target, graph_pool, Snapshot.take(device, index, {}))
     stores = None if template.state is None else template.state.stores
     reads = Reads(target.roots, session.given, stores=stores)
+    reads.keeps_values = False  # they are compared with the places of the template
     sample: list[torch.Tensor] = []
     captured: CapturedGraph | None = None
     try:
