@@ -614,6 +614,28 @@ def test_device_facts_name_the_device(device):
     assert facts.torch == torch.__version__
 
 
+@pytest.mark.parametrize("event", ["capture_begin", "capture_failed", "capture_abandoned"])
+def test_a_handler_of_the_log_that_raises_leaves_no_capture_open(device, caplog, event):
+    def refuse(record):
+        if getattr(record, "event", "") == event:
+            raise ValueError("no room for the log")
+        return True
+
+    logger, x = logging.getLogger("gfxgraph"), torch.ones(2, device=device)
+    caplog.set_level(logging.DEBUG, "gfxgraph")
+    logger.addFilter(refuse)
+    try:
+        with pytest.raises((ValueError, RuntimeError)), gfxgraph.BridgedCUDAGraph().capture():
+            x.sum().item()
+    finally:
+        logger.removeFilter(refuse)
+    graph = gfxgraph.BridgedCUDAGraph()
+    with graph.capture():
+        y = x + 1
+    graph.replay()
+    assert y.tolist() == [2.0, 2.0]
+
+
 def test_events_are_logged_with_fields(device, caplog):
     caplog.set_level(logging.DEBUG, logger="gfxgraph")
     graph = gfxgraph.graphed(lambda x: x.sum().item(), branching="off")

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -43,23 +44,24 @@ class Compiler:
     Args:
         fast: the setting.
         interrupts: the setting at which the user presses Ctrl-C.
+        refuses: a setting that does not work.
     """
 
-    def __init__(self, fast="aggressive_fusion", interrupts=None):
-        self.given = []
+    def __init__(self, fast="aggressive_fusion", interrupts=None, refuses="max_autotune_gemm"):
+        self.given, self._refuses = [], refuses
         self._fast, self._interrupts = fast, interrupts
 
     def __call__(self, graph, example_inputs, options=None):
         self.given.append(dict(options or {}))
         if self._interrupts in self.given[-1]:
             signal.raise_signal(signal.SIGINT)
-        if "max_autotune_gemm" in self.given[-1]:
+        if self._refuses in self.given[-1]:
             raise RuntimeError("no kernel fits")
         is_fast, is_wrong = self._fast in self.given[-1], "epilogue_fusion" in self.given[-1]
 
         def run(*args):
             if not is_fast:
-                time.sleep(0.002)
+                time.sleep(0.005)
             return tuple(out + is_wrong for out in graph.forward(*args))
 
         return run
@@ -232,6 +234,59 @@ def test_an_interrupt_leaves_what_was_found_before_it():
     assert graph.stats().graphs[0].tuned.settings == {"aggressive_fusion": True}
 
 
+@on_cpu
+@pytest.mark.parametrize("late", ["an error", "Ctrl-C"])
+def test_what_ends_a_timed_call_leaves_nothing_of_it_in_what_the_function_writes(late):
+    def backend(graph, example_inputs, options=None):
+        calls = 0
+
+        def run(*args):
+            nonlocal calls
+            calls += 1
+            result = graph.forward(*args)
+            if options and calls > 10:
+                if late == "an error":
+                    raise RuntimeError("late")
+                signal.raise_signal(signal.SIGINT)
+            return result
+
+        return run
+
+    seen, x = torch.zeros(4), torch.ones(4)
+    graph = tuned(lambda x: seen.add_(x) * 2, backend)
+    with pytest.raises(KeyboardInterrupt) if late == "Ctrl-C" else nullcontext():
+        assert graph(x).tolist() == [2.0] * 4
+    for count in range(1, 4):
+        assert seen.tolist() == [count] * 4
+        assert graph(x).tolist() == [2.0 * count + 2.0] * 4
+    assert set(outcomes(graph).values()) == ({"dropped"} if late == "an error" else set())
+
+
+@on_cpu
+def test_no_candidate_begins_if_timing_it_would_take_longer_than_what_is_left():
+    given = []
+
+    def slow(graph, example_inputs, options=None):
+        given.append(options)
+        return lambda *args: (time.sleep(0.1), graph.forward(*args))[1]
+
+    graph = tuned(torch.sin, slow, seconds=2.5)
+    graph(torch.randn(4))
+    assert given == [None] and not graph.stats().graphs[0].tuned.tried
+
+
+@on_cpu
+def test_settings_on_disk_that_work_no_more_gain_nothing_in_the_report():
+    model, x = net("cpu"), torch.randn(4, 8)
+    tuned(model, Compiler())(x)
+    graph = tuned(model, Compiler(refuses="aggressive_fusion"))
+    torch.testing.assert_close(graph(x), model(x))
+    found = graph.stats().graphs[0].tuned
+    assert "as by default (disk): 1.00 times as fast" in found.lines()[0]
+    assert outcomes(graph)["aggressive_fusion"] == "dropped"
+    assert "aggressive_fusion=True not used: torch.compile failed" in found.problems[0]
+
+
 DAMAGED = {
     "no JSON": lambda text: text[: len(text) // 2],
     "a deep list": lambda text: "[" * 100_000,
@@ -239,6 +294,7 @@ DAMAGED = {
     "another format": lambda text: text.replace("gfxgraph tuned", "gfxgraph recipes"),
     "a setting that nobody searches": lambda text: text.replace("epilogue_fusion", "use_fast_math"),
     "another kind of value": lambda text: text.replace("2.5", '"fast"'),
+    "a number without bounds": lambda text: text.replace("7.0", "1" + "0" * 400),
 }
 
 
@@ -294,7 +350,8 @@ def test_on_a_terminal_a_bar_says_what_is_tried_unless_the_log_is_quiet(monkeypa
     [
         ({"compile": {"mode": "tuned", "seconds": -1}}, "seconds=-1: expected a number of seconds"),
         ({"compile": {"mode": "tuned", "seconds": True}}, "seconds=True: expected"),
-        ({"compile": {"mode": "default", "seconds": 1}}, "torch.compile says"),
+        ({"compile": {"mode": "tuned", "seconds": 10**400}}, "expected a number of seconds"),
+        ({"compile": {"mode": "default", "seconds": 1}}, 'torch.compile says.*adds mode="tuned"'),
         ({"compile": "tuned", "verify": False}, "verify=False.: expected True or a tolerance"),
         ({"mode": "tuned", "measure": False}, "a search measures"),
         ({"compile": {"mode": "tuned", "options": {"triton.cudagraphs": True}}}, "cudagraphs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import types
 import weakref
@@ -78,7 +79,10 @@ class Compile:
         try:
             torch.compile(_call, **{**how.arguments, "options": how._options()})
         except Exception as error:  # whatever torch raises for what it does not take
-            raise ArgumentError(f"compile={given!r}: torch.compile says: {error}") from error
+            ours = ""
+            if given.keys() & {"mode", "seconds"}:
+                ours = ' gfxgraph adds mode="tuned", and seconds= beside it.'
+            raise ArgumentError(f"compile={given!r}: torch.compile says: {error}.{ours}") from error
         return how
 
     def with_settings(self, settings: Settings) -> Compile:
@@ -146,7 +150,7 @@ def _without_seconds(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
         ArgumentError: these are none.
     """
     seconds = given.get("seconds", _SECONDS)
-    if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
+    if type(seconds) not in (int, float) or not 0 <= seconds <= sys.float_info.max:
         raise ArgumentError(f"compile: seconds={seconds!r}: expected a number of seconds from 0.")
     return {k: v for k, v in given.items() if k not in ("mode", "seconds")}, float(seconds)
 

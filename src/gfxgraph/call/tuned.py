@@ -9,6 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol
 
@@ -161,6 +162,8 @@ def tuned(capture: Capture, code: TunedCode, call: Call, name: str) -> Entry:
         remember(facts, found)
 
     try:
+        if code.spent + least <= seconds:  # it is also timed, beside the best
+            least += 2 * (_ROUNDS_OF_WARMTH + _LEAST_ROUNDS) * _timer(best)()
         left = seconds - code.spent
         with progress_bar(max(0.0, left), logger.isEnabledFor(logging.WARNING)) as show:
             search(found, candidates(code.how.given), attempt, may_go_on, save)
@@ -215,6 +218,13 @@ def _first(capture: Capture, code: TunedCode, found: Tuned) -> Entry:
     entry = code.captured(capture, {})
     found.problems.append(why)
     found.settings = {}
+    # They gain nothing any more, and are not tried again on top of others.
+    found.tried = [
+        replace(row, outcome="dropped", why="later not used, see below")
+        if row.outcome == "kept"
+        else row
+        for row in found.tried
+    ]
     return entry
 
 
@@ -251,18 +261,24 @@ def _compared(entry: Entry, best: Entry) -> tuple[float, float, bool]:
     """Microseconds of a call of each, and whether the first is faster beyond noise.
 
     It has to win so many rounds that a fair coin would fall three standard deviations from its
-    mean. On the emulated device, where both graphs hold the same, the compiled code itself is run.
+    mean.
     """
-    how: Literal["eager", "replay"] = "eager" if current_device().kind == "emulated" else "replay"
-    ways = []
-    for one in (entry, best):
-        assert one.captured is not None and one.captured.time_call is not None
-        ways.append(partial(one.captured.time_call, how))
+    ways = [_timer(entry), _timer(best)]
     rounds = in_turn(ways, _MOST_ROUNDS, _LEAST_ROUNDS, _SECONDS)
     wins = sum(new < old for new, old in rounds)
     us, before_us = (_undisturbed_us(seconds) for seconds in zip(*rounds, strict=True))
     is_sure = wins >= len(rounds) / 2 + 1.5 * math.sqrt(len(rounds))
     return us, before_us, is_sure and us * _GAIN <= before_us
+
+
+def _timer(entry: Entry) -> Callable[[], float]:
+    """Makes a call, and says how many seconds it took.
+
+    On the emulated device, where graphs hold the uncompiled function, the compiled code is run.
+    """
+    how: Literal["eager", "replay"] = "eager" if current_device().kind == "emulated" else "replay"
+    assert entry.captured is not None and entry.captured.time_call is not None
+    return partial(entry.captured.time_call, how)
 
 
 def _undisturbed_us(seconds: Sequence[float]) -> float:

@@ -306,7 +306,7 @@ def _row(data: Any) -> Tried:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max
 
 
 def _checked(settings: Any) -> Settings:

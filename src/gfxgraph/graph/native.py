@@ -246,10 +246,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
             self._nodes, self._lines, self._no_nodes = None, [], ""
             if self.keeps_nodes:
                 self._trace_lines(device, index)
+            self._log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
         except BaseException:  # nobody else knows yet that a capture has begun
             self._abandon()
             raise
-        self._log(logging.DEBUG, "capture_begin", pool=handle, mode=capture_error_mode)
 
     def capture_end(self) -> None:
         """End the capture, on the stream on which it began.
@@ -278,10 +278,10 @@ class NativeGraph(_Base):  # type: ignore[misc]
         try:
             super().capture_end()
         except BaseException as error:
-            if not self.is_trial:
-                _count_failure(str(error).partition("\n")[0])
             self._clean_up(device, stream)
             self._ended()
+            if not self.is_trial:
+                _count_failure(str(error).partition("\n")[0])
             if self.body_raised and isinstance(error, Exception):
                 return  # the first error goes on
             raise
@@ -687,12 +687,16 @@ class NativeGraph(_Base):  # type: ignore[misc]
         """End a capture whose graph nobody wants any more."""
         if self._capture_stream is None:
             return
-        self._log(logging.INFO, "capture_abandoned", pool=self._capture_pool)
+        pool, why = self._capture_pool, ""
         with current_device().set_stream(self._capture_stream):
             try:
                 self.capture_end()
             except RuntimeError as error:  # capture_end() has cleaned up
-                self._log(logging.DEBUG, "abandoned_capture_was_invalid", error=str(error))
+                why = str(error)
+        # Not before: a handler of the log that raises would leave the capture open.
+        self._log(logging.INFO, "capture_abandoned", pool=pool)
+        if why:
+            self._log(logging.DEBUG, "abandoned_capture_was_invalid", error=why)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "counter", None) is None:  # the constructor raised

@@ -574,7 +574,7 @@ class CaptureSession:
             return cloned(last.outputs or (), written)
 
     def time_call(self, how: Literal["eager", "replay"]) -> float:
-        """Seconds of a call until the device is done; the state it finds is put back."""
+        """Seconds of a call until the device is done; then the state is put back, in any case."""
         device, index = self.pool.device, self.pool.index
 
         def replay() -> None:
@@ -583,14 +583,15 @@ class CaptureSession:
 
         call = self.run if how == "eager" else replay
         self.rewind()
-        with inside_gfxgraph(), without_graphs_of_inductor():
-            device.synchronize(index)
-            start = time.perf_counter()
-            call()
-            device.synchronize(index)
-            seconds = time.perf_counter() - start
-        self.rewind()
-        return seconds
+        try:
+            with inside_gfxgraph(), without_graphs_of_inductor():
+                device.synchronize(index)
+                start = time.perf_counter()
+                call()
+                device.synchronize(index)
+                return time.perf_counter() - start
+        finally:  # also where the call is interrupted, or fails
+            self.rewind()
 
 
 def _hash(original: Callable[[torch.Tensor], int], tensor: torch.Tensor) -> int:
