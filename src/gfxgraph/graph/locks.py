@@ -37,7 +37,7 @@ LOCK = new_lock()
 """Held while a graph is captured or replayed, by whatever thread.
 
 A replay in one thread fails while another captures (torch's generator cannot do both). A replay
-holds it until its work is launched; a capture for its duration, not for its warm-up.
+holds it until its result is made; a capture for its duration, not for its warm-up.
 """
 
 TURNS: Iterator[bool] = iter(functools.partial(LOCK.acquire, False), None)
@@ -54,9 +54,10 @@ def is_lock_ours() -> bool:
 
 
 CAPTURING = new_lock()
-"""Held from the first warm-up to the end of the verification. Never waited for: a thread that
-cannot have it runs eagerly. Two warm-ups at once would rewind each other's generators, and torch
-keeps whether a dispatch mode is active in flags of the process, which two threads can leave set.
+"""Held from the first warm-up to the end of the verification. A call does not wait for it, and runs
+eagerly; a capture that the user asks for waits a minute. Two warm-ups at once would rewind each
+other's generators, and torch keeps whether a dispatch mode is active in flags of the process, which
+two threads can leave set.
 """
 
 
