@@ -28,6 +28,37 @@ def test_a_rule_does_not_find_its_good_example(tmp_path, rule):
     assert rule.id not in found(tmp_path, rule.good)
 
 
+REDUCED = 'torch.compile(model, mode="reduce-overhead")'
+FOR_ROCM = [
+    f"if torch.version.hip:\n    model = {REDUCED}\n",
+    f"if torch.version.hip is not None and big:\n    model = {REDUCED}\n",
+    f"if not torch.version.hip:\n    pass\nelse:\n    model = {REDUCED}\n",
+    f"if torch.version.hip is None:\n    pass\nelif big:\n    model = {REDUCED}\n",
+    f"model = {REDUCED} if is_hip() else model\n",
+]
+FOR_CUDA = [
+    f"if torch.version.hip:\n    pass\nelse:\n    model = {REDUCED}\n",
+    f"if not torch.version.hip and big:\n    model = {REDUCED}\n",
+    f"if torch.version.hip is None:\n    model = {REDUCED}\n",
+    f'if kind != "rocm" and kind != None:\n    model = {REDUCED}\n',
+    f"model = model if is_rocm() else {REDUCED}\n",
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_found"), [(one, True) for one in FOR_ROCM] + [(one, False) for one in FOR_CUDA]
+)
+def test_graphs_of_the_compiler_are_a_finding_in_the_branch_for_rocm_alone(
+    tmp_path, source, is_found
+):
+    source = f"import torch\n\ndef fast(model, big, kind):\n    # rocm\n{_in(source)}"
+    assert ("cudagraphs-on-rocm" in found(tmp_path, source)) is is_found
+
+
+def _in(text):
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
 def test_the_command_tells_by_its_status(tmp_path):
     (tmp_path / "bad.py").write_text(LINT_RULES["triton-unclamped-offset"].bad)
     result = gfxgraph_command("lint", tmp_path, "--json")

@@ -56,11 +56,20 @@ def _is_true(value: ast.expr) -> bool:
 
 
 def _is_for_cuda(source: Source, node: ast.AST) -> bool:
-    """Whether a condition around it speaks of HIP, so that the author has thought of it."""
-    return any(
-        isinstance(outer, ast.If | ast.IfExp) and re.search(r"hip|rocm", ast.unparse(outer.test))
-        for outer in source.ancestors(node)
-    )
+    """Whether it is in the branch of a condition that runs where there is no HIP."""
+    for outer in source.ancestors(node):
+        if isinstance(outer, ast.If | ast.IfExp):
+            asked = ast.unparse(outer.test)
+            if re.search(r"hip|rocm", asked):
+                then = outer.body if isinstance(outer, ast.If) else [outer.body]
+                is_then = any(node in ast.walk(part) for part in then)
+                return is_then == bool(_NO_HIP.search(asked))
+    return False
+
+
+_NO_HIP = re.compile(
+    r"\bnot [\w.]*(?:hip|rocm)|(?:hip|rocm)\w*(?:\(\))? (?:is None|== None|!=)|!= \W(?:hip|rocm)"
+)
 
 
 # ---------------------------------------------------------------------- collective-in-capture
