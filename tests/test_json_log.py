@@ -53,6 +53,7 @@ def test_each_line_is_an_object_with_time_level_event_and_fields():
     assert datetime.fromisoformat(line["time"]).utcoffset().total_seconds() == 0
 
 
+@pytest.mark.long
 def test_the_level_counts_as_well():
     assert stderr_of(FALLS_BACK, HGB_LOG_FORMAT="json", HGB_LOG_LEVEL="error") == []
     captures = "import torch, gfxgraph; gfxgraph.graphed(torch.sin)(torch.ones(2))"
@@ -71,6 +72,7 @@ def test_a_malformed_level_is_said_in_a_line_of_json():
     assert "HGB_LOG_LEVEL='loud'" in json.loads(line)["fields"]["message"]
 
 
+@pytest.mark.long
 def test_a_malformed_format_is_said_in_the_log_and_enable_raises_it():
     (line, *_) = stderr_of(FALLS_BACK, HGB_LOG_FORMAT="xml")
     assert "HGB_LOG_FORMAT='xml': this variable takes 'text', 'json'" in line

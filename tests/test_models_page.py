@@ -157,6 +157,7 @@ def decode():
     return decode
 
 
+@pytest.mark.long
 def test_the_baseline_of_decoding_runs_without_gfxgraph(decode, capsys):
     size = {"layers": 1, "hidden": 64, "prompt": 6, "tokens": 3, "rows": 2}
     found, texts = decode.of_generate(size)

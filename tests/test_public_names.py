@@ -78,5 +78,6 @@ print(states() == before)
 """
 
 
+@pytest.mark.long
 def test_importing_and_using_us_draws_no_random_numbers():
     assert printed(IMPORTS_ALL).strip() == "True"

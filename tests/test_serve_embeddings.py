@@ -216,6 +216,7 @@ def test_other_paths_and_methods_are_refused(service):
     assert service.ask("POST", "/nothing", "{}")[0] == 404
 
 
+@pytest.mark.long
 def test_health_and_metrics_say_what_is_going_on(service):
     service.embed(["a cat"])
     health = json.loads(service.ask("GET", "/health")[1])
@@ -410,6 +411,7 @@ def test_an_address_that_cannot_be_had_ends_it_with_one_line(tmp_path):
     assert "--host" in said and status > 0, said
 
 
+@pytest.mark.long
 def test_recipes_that_can_never_be_a_file_end_it_before_the_model_loads(tmp_path):
     for recipes in (tmp_path, tmp_path / "no folder" / "recipes.json"):
         said, status = ends("--port", "0", "--recipes", str(recipes))

@@ -184,6 +184,7 @@ def test_the_log_level_of_the_environment_holds_without_enable():
     assert "gfxgraph DEBUG capture_begin" in stderr_of(replays, HGB_LOG_LEVEL="debug")
 
 
+@pytest.mark.long
 def test_what_the_program_sets_up_later_gets_the_log_once():
     later = "import logging, gfxgraph\nlogging.basicConfig(format='mine %(message)s')\n"
     log = stderr_of(f"{later}{FALLS_BACK}", HGB_LOG_LEVEL="warn")

@@ -648,6 +648,7 @@ def test_the_callers_profiler_hears_of_the_block_and_is_there_afterwards(device)
     assert sys.getprofile() is before
 
 
+@pytest.mark.long
 def test_a_graph_that_goes_releases_its_graphs_and_its_model(device):
     class Model(nn.Module):
         def forward(self, x):

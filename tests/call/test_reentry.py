@@ -236,6 +236,7 @@ class Cycle:
         self.at_its_end()
 
 
+@pytest.mark.long
 @needs_emulation
 def test_a_finalizer_in_the_middle_of_a_replay_calls_the_function(doing):
     graph = replayed_twice(with_an_operator)

@@ -170,6 +170,7 @@ def test_a_value_that_is_read_and_differs_in_every_call_is_said_with_its_line(de
     assert "float(x.sum())" in reason and "differs in every call" in reason
 
 
+@pytest.mark.long
 def test_paths_of_many_sizes_are_not_captured_without_end(device):
     def fn(x):
         return x * float(x.sum())
@@ -269,6 +270,7 @@ def test_a_kind_that_comes_again_is_captured(device, x):
     assert (stats.captures, stats.replays) == (ENOUGH + 1, 8)
 
 
+@pytest.mark.long
 def test_a_rotation_that_fits_is_captured_whole(device, linear):
     graph = gfxgraph.graphed(linear, max_graphs=64)
     called(graph, lengths(device, range(1, 51), rounds=2))

@@ -28,6 +28,14 @@ from tests.helpers.processes import printed
 pytestmark = pytest.mark.usefixtures("fresh_compiler", "no_grad", "remembering")
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Also where whoever started the tests has told them to ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def remembering(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

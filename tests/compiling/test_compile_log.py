@@ -193,6 +193,7 @@ def layers(device):
     return loss, torch.randn(2, 4, device=device)
 
 
+@pytest.mark.long
 @needs_inductor
 def test_the_backward_graph_is_a_compilation_of_its_own(layers):
     loss, x = layers

@@ -183,6 +183,7 @@ def test_one_passage_is_one_graph_without_padding():
     assert worked_through == ["Capturing", "Embedding"]
 
 
+@pytest.mark.long
 @needs_model
 def test_a_model_that_padding_would_change_runs_eagerly_and_the_report_says_why(monkeypatch):
     from gfxgraph.demo.demo import run
@@ -248,6 +249,7 @@ def test_the_report_fits_80_columns(report):
         assert any(row.key in line for line in lines)
 
 
+@pytest.mark.long
 @needs_model
 def test_the_command_prints_the_report(text_file):
     text_file.write_text("The bakery opens at five.", encoding="utf-8")

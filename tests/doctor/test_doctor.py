@@ -573,6 +573,7 @@ def of_health(answer):
     return one
 
 
+@pytest.mark.long
 def test_this_machine_is_asked_and_captures_a_graph(device):
     answer = probe()
     assert answer.problem is None and answer.health["ok"]
@@ -727,6 +728,7 @@ def test_a_machine_that_could_not_be_asked_is_no_platform(tmp_path):
     assert "doctor could not query that machine" in result.stderr
 
 
+@pytest.mark.long
 def test_python_m_gfxgraph_is_the_command(device):
     done = python("-m", "gfxgraph", "doctor", "--json")
     report = json.loads(done.stdout)

@@ -54,6 +54,7 @@ def started(capfd, target, *args, module=False):
     return ended.value.code, *capfd.readouterr()
 
 
+@pytest.mark.long
 def test_a_script_sees_what_it_sees_under_python_but_gfxgraph_is_enabled(tmp_path, device):
     folder = tmp_path / "where it is"
     folder.mkdir()
@@ -180,6 +181,7 @@ def test_an_error_in_a_command_begins_in_the_command(tmp_path, monkeypatch, capf
     assert status == 1 and "ZeroDivisionError" in err and "launch.py" not in err
 
 
+@pytest.mark.long
 def test_it_is_the_same_process_and_ctrl_c_ends_it(tmp_path):
     script = tmp_path / "waits.py"
     script.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)")

@@ -277,6 +277,7 @@ def test_what_no_body_can_hold_is_decided_by_the_host_and_said(device, fn, why):
     assert lines and all(why in line for line in lines)
 
 
+@pytest.mark.long
 def test_torchs_own_functions_are_taken_over(device):
     from torch import _higher_order_ops as operators
 

@@ -90,6 +90,7 @@ def test_two_thousand_requests_take_no_memory(device, fn):
     assert grown < 100_000  # one request is 50,000 bytes
 
 
+@pytest.mark.long
 def test_numbers_and_texts_that_differ_in_each_call_take_no_memory(device):
     graph = gfxgraph.graphed(lambda x, factor, name: x * float(x.sum()) + factor, branching="off")
     x = torch.ones(4, 2, device=device)
@@ -111,6 +112,7 @@ def test_numbers_and_texts_that_differ_in_each_call_take_no_memory(device):
     assert grown < 200_000  # the texts alone are 400,000
 
 
+@pytest.mark.long
 def test_an_object_is_not_mistaken_for_one_that_is_gone(device):
     """It may get the number of that one."""
     graph = gfxgraph.graphed(lambda x, r: r.call(x))
@@ -159,6 +161,7 @@ def test_a_refused_object_is_known_again_as_long_as_it_lives(device):
     assert sum(stats.fallbacks.values()) == 30  # refused once, and remembered
 
 
+@pytest.mark.long
 def test_registries_of_modules_are_watched_as_long_as_a_graph_uses_them(device):
     gc.collect()
     before = dict(_Registrations.watched)

@@ -452,6 +452,7 @@ print("failed", len(failed))
 """
 
 
+@pytest.mark.long
 def test_modules_that_another_thread_is_importing_are_not_used_half_made():
     """torch._dynamo and numpy.random are imported by the first thread that needs them."""
     done = python("-c", FIRST_CALLS)

@@ -136,6 +136,7 @@ def test_a_nested_tensor_comes_between_other_kinds():
             assert torch.equal(graphed(x, other), x * 2)
 
 
+@pytest.mark.long
 def test_classes_of_arguments_are_not_kept():
     graphed, classes = gfxgraph.graphed(scaled), []
     with torch.no_grad():

@@ -447,6 +447,7 @@ def test_on_a_gpu_nothing_in_the_loop_would_need_the_host(name):
     assert report.verdict in ("captures", "folds"), report.hazards
 
 
+@pytest.mark.long
 def test_the_loop_gives_what_the_pipeline_gives(device):
     pipe = pipeline("StableDiffusion", device)
     loop = denoise_loop(pipe, STEPS)
@@ -623,6 +624,7 @@ def test_a_loop_made_in_inference_mode_is_a_graph(device, name):
     assert loop.stats().captures == 1 and loop.stats().replays == 2
 
 
+@pytest.mark.long
 def test_a_pipeline_with_graphs_can_also_be_one_loop(device):
     pipe = pipeline("StableDiffusion", device)
     latents, text = noise_and_text(0, device)

@@ -221,6 +221,7 @@ def test_a_model_that_decodes_in_its_own_way_is_answered_by_generate(device):
     assert "overrides _update_model_kwargs_for_generation" in next(iter(generate.stats().fallbacks))
 
 
+@pytest.mark.long
 def test_experts_that_are_picked_on_the_host_are_answered_by_generate(device):
     model = make(*FAMILIES["Qwen3-MoE"], device)
     model.set_experts_implementation("eager")
@@ -353,6 +354,7 @@ def test_a_generation_config_that_asks_for_more_is_answered_by_generate(device, 
     assert generate.stats().decode_replays, "asked anew in each call"
 
 
+@pytest.mark.long
 def test_prompts_of_other_lengths_reuse_the_graphs(device, llama):
     generate = generator(llama)
     for length in (9, 16, 12, 3, 1):

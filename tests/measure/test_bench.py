@@ -473,6 +473,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["bench", *arguments])
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_writes_json_and_compares(folder):
     usual = ("benched:model", "float32[N,8]", "--way", "graph", "--seconds", "0.1")
     found = run(*usual, "--shapes", "N=2:3,1,5", "--calls", "8", "--out", "new.json")

@@ -215,6 +215,7 @@ def test_a_replay_that_is_taken_back_takes_no_count_back(device, server):
     assert read(server.url)[key] == 2
 
 
+@pytest.mark.long
 def test_scrapes_while_threads_replay_and_drop_callables_never_go_back(device, server):
     done = threading.Event()
 
@@ -412,6 +413,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
 @pytest.mark.skipif(gfxgraph.device_type() == "cuda", reason="CUDA cannot be used after fork()")
 def test_a_child_of_fork_serves_its_own_counts():

@@ -48,6 +48,7 @@ def test_a_probe_that_hangs_is_stopped_after_its_time():
     assert after.kind == "works"
 
 
+@pytest.mark.long
 def test_a_probe_that_lies_is_not_believed():
     wrong, nothing, after = outcomes("wrong", "proves_nothing", "good")
     assert (wrong.kind, wrong.text) == ("wrong", "one and one is 2, expected 3")
@@ -55,6 +56,7 @@ def test_a_probe_that_lies_is_not_believed():
     assert "compared nothing" in nothing.text
 
 
+@pytest.mark.long
 def test_what_a_probe_says_is_its_outcome_and_what_it_prints_is_not():
     printed, absent, unprobed, error = outcomes("prints", "absent", "unprobed", "raises")
     assert (printed.kind, printed.text) == ("works", "one and one is 2")

@@ -68,6 +68,7 @@ def report():
     return gfxgraph.parity(["torch", "gfxgraph", "driver", "capture"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(HAS_GPU, reason="there the driver's rows work")
 def test_without_a_gpu_rows_of_gfxgraph_work_and_those_of_the_driver_do_not(report):
     states = {row.capability.id: row.state for row in report.rows}
@@ -87,6 +88,7 @@ def test_without_a_gpu_rows_of_gfxgraph_work_and_those_of_the_driver_do_not(repo
 
 
 @pytest.mark.gpu
+@pytest.mark.long
 def test_what_the_documentation_of_the_driver_promises_is_not_absent(report):
     version = tuple(map(int, str(report.machine["runtime"]).split(".")[:2]))
     if report.machine["vendor"] != "nvidia" or version < (12, 4):
@@ -97,6 +99,7 @@ def test_what_the_documentation_of_the_driver_promises_is_not_absent(report):
         assert not promised or row.state in ("works", "not probed"), (row.capability.id, row.why)
 
 
+@pytest.mark.long
 def test_the_printed_report_begins_with_its_verdict_and_fits_the_terminal(report):
     out = io.StringIO()
     show(report, Console(file=out, width=80))
@@ -106,6 +109,7 @@ def test_the_printed_report_begins_with_its_verdict_and_fits_the_terminal(report
     assert sum(report.counts.values()) == len(report.rows) == len(capabilities())
 
 
+@pytest.mark.long
 def test_json_has_a_schema_and_the_sources_of_each_fact(report):
     data = json.loads(report.to_json())
     assert data["schema"] == "gfxgraph.parity/1" and data["verdict"] == report.verdict

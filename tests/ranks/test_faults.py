@@ -23,6 +23,8 @@ from tests.ranks.faults import FAULTY
 if not torch.distributed.is_available() or HAS_GPU:
     pytest.skip("needs torch.distributed and emulated graphs", allow_module_level=True)
 
+pytestmark = pytest.mark.long
+
 # Seconds until the ranks are taken to hang.
 _LIMIT = 100
 _QUICK = (
@@ -191,7 +193,6 @@ def test_a_rank_that_is_killed(inside):
         assert all(rank["again"]["right"]) and rank["again"]["replays"] == 4
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", [*_QUICK, "stalls"])
 def test_with_graphs_that_are_cut_each_rank_does_as_well_as_it_can(split, case):
     ranks = all_right(split[case])
@@ -200,7 +201,6 @@ def test_with_graphs_that_are_cut_each_rank_does_as_well_as_it_can(split, case):
     assert not any(rank["fallbacks"] for rank in others)
 
 
-@pytest.mark.long
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
 def test_the_error_of_a_collective_between_graphs_names_the_rank(split):
     survivors = [rank for rank in split["is_killed"] if rank is not None]

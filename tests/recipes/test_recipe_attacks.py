@@ -274,6 +274,7 @@ def test_many_threads_send_the_first_requests(device, path):
     assert captures() == before
 
 
+@pytest.mark.long
 def test_threads_that_load_at_once_capture_each_recipe_once(device, path):
     def use(service):
         for size in range(1, 7):

@@ -342,6 +342,7 @@ def test_a_module_in_training_mode_is_not_captured_for_one_in_eval_mode(device, 
     del service
 
 
+@pytest.mark.long
 def test_other_code_options_or_parameters_make_recipes_invalid_and_the_report_says_which(
     device, path
 ):

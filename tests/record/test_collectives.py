@@ -29,10 +29,12 @@ _LIMIT = 400
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(("gloo", 2), marks=pytest.mark.skipif(HAS_GPU, reason="graphs are real")),
-        pytest.param(
-            ("gloo", 3),
-            marks=[pytest.mark.long, pytest.mark.skipif(HAS_GPU, reason="graphs are real")],
+        *(
+            pytest.param(
+                ("gloo", world),
+                marks=[pytest.mark.long, pytest.mark.skipif(HAS_GPU, reason="graphs are real")],
+            )
+            for world in (2, 3)
         ),
         pytest.param(("nccl", 2), marks=pytest.mark.gpu),
     ],

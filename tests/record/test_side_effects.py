@@ -581,6 +581,7 @@ def test_a_profiler_in_c_goes_on(device):
     assert fast.stats().captures == 1
 
 
+@pytest.mark.long
 def test_what_the_garbage_collector_calls_is_not_the_functions_doing(world, device):
     event = world.event
 

@@ -304,6 +304,7 @@ def test_the_variable_reaches_processes_that_import_gfxgraph() -> None:
     assert _python(code, GFXGRAPH_EMULATE="1").strip() == "cuda:0"
 
 
+@pytest.mark.long
 @without_gpu
 def test_run_emulate_runs_a_script_and_what_it_starts(tmp_path) -> None:
     script = tmp_path / "script.py"

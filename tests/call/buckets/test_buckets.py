@@ -558,7 +558,7 @@ def test_a_function_that_counts_in_python_at_some_size_stays_eager_there(device)
     pool.capture(rows(device, 8))
     assert counting.calls == 0 and not counting.sizes
     (four, two) = pool.stats().fallbacks
-    assert "step.calls" in four and "step.sizes" in two and pool.stats().captures == 1
+    assert "Counting.calls" in four and "Counting.sizes" in two and pool.stats().captures == 1
     for count in (4, 4, 2, 2, 2):
         torch.testing.assert_close(pool(rows(device, count)), rows(device, count) * 2)
     assert counting.calls == 2 and len(counting.sizes) == 3
