@@ -435,6 +435,7 @@ def test_a_second_signal_ends_it_at_once(second):
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
+@pytest.mark.full
 def test_ten_thousand_requests_over_a_restart_are_answered_once_each_and_rightly(eager, tmp_path):
     options = ("--recipes", str(tmp_path / "recipes.json"))
     drawn = random.Random(0)

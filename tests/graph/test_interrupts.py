@@ -215,6 +215,7 @@ def test_an_error_of_a_handler_reaches_the_caller_and_leaves_nothing(more, kind,
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("more", MORE)
 @pytest.mark.filterwarnings("ignore:The graph is empty")
+@pytest.mark.full
 def test_so_it_is_at_many_points(more, device, raised):
     model, x, count = events_of_a_first_call(more, device, raised)
     # A first call takes five times as long on a GPU.

@@ -100,7 +100,7 @@ def _agree(source: str, changes: dict[int, str], name: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sampled(CASES, 12, lambda name: [pytest.mark.long] * (name in _COLLECTS), of_long=11)
+    "name", sampled(CASES, 12, lambda name: [pytest.mark.long] * (name in _COLLECTS), of_long=5)
 )
 @torch.no_grad()
 def test_a_name_is_followed_to_what_it_leads_to(name):
