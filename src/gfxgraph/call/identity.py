@@ -1,4 +1,4 @@
-"""What a function is, over processes: its code, its parameters, and what it runs on."""
+"""Identifies a function across processes: its code, its parameters, and what it runs on."""
 
 from __future__ import annotations
 

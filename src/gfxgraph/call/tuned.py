@@ -200,7 +200,7 @@ def _facts(call: Call, code: TunedCode) -> dict[str, str]:
 
 
 def _in_file(text: str) -> str:
-    text = _ADDRESS.sub("", text)  # which is another one in each process
+    text = _ADDRESS.sub("", text)  # addresses differ between processes
     return text if len(text) < _LONG else f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
@@ -231,7 +231,7 @@ def _first(capture: Capture, code: TunedCode, found: Tuned) -> Entry:
 def _tried(
     capture: Capture, code: TunedCode, settings: Settings, best: Entry
 ) -> tuple[Tried, Entry | None]:
-    """What became of these settings, and the graph if it is faster than ``best``."""
+    """Try these settings. Gives the outcome, and the graph if it is faster than ``best``."""
     entry = None
     try:
         entry = code.captured(capture, settings)

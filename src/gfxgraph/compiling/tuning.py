@@ -97,7 +97,7 @@ class Tried:
 
 @dataclass
 class Tuned:
-    """What a search has found for one kind of calls.
+    """The result of a search for one kind of calls.
 
     Attributes:
         settings: of Inductor, the fastest; beside those that the user gave.
