@@ -67,6 +67,15 @@ def no_thread_is_left() -> Iterator[None]:
             assert not thread.is_alive(), f"{thread} goes on after the test"
 
 
+@pytest.fixture(autouse=HAS_GPU)
+def no_stream_is_left() -> Iterator[None]:
+    """What the next test starts on other threads would run beside it, not before or after it."""
+    yield
+    left, default = torch.cuda.current_stream(), torch.cuda.default_stream()
+    torch.cuda.set_stream(default)
+    assert left == default, "the current stream is another one after the test"
+
+
 @pytest.fixture
 def no_grad() -> Iterator[None]:
     """Without gradients."""

@@ -150,8 +150,9 @@ def test_a_call_of_the_garbage_collector_leaves_alone_what_it_interrupts(device,
     assert interrupt.calls >= 20
     assert interrupt.results == {2000.0}
     assert found == [[2.0 * n] * len(row) for n, row in enumerate(found)]
-    reasons = gfxgraph.stats()["fallbacks"]
-    assert any(IN_THE_MIDDLE in reason for reason in reasons), reasons
+    if device == "cpu":  # a copy to a GPU starts in C, and there no collection begins
+        reasons = gfxgraph.stats()["fallbacks"]
+        assert any(IN_THE_MIDDLE in reason for reason in reasons), reasons
 
 
 def test_a_call_of_another_function_in_the_middle_of_a_replay_is_replayed(device):

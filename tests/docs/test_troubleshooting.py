@@ -70,7 +70,7 @@ def test_every_section_has_a_message():
     ("fn", "section"),
     [
         (lambda x: print(x.shape), "a-line-of-your-code"),
-        (lambda x: x * torch.ones(2, requires_grad=True), "requires-grad"),
+        (lambda x: x * torch.ones_like(x, requires_grad=True), "requires-grad"),
         (lambda x: object(), "results"),
     ],
 )
