@@ -1,11 +1,34 @@
 """The compiled part, which may be missing; see _compiled.c."""
 
+from collections.abc import Callable
+
 class Words:
     """Pairs of an address and the word that stood there, as the bytes of 64-bit words."""
 
     def __new__(cls, data: bytes, /) -> Words: ...
     def same(self) -> bool:
         """Whether each word stands where it stood."""
+
+class Kinds:
+    """What lies in tensors of the kinds of others, as the bytes of 64-bit words.
+
+    ``inner``: where the tensor of C++ stands in that of Python. ``heads``: for each tensor its
+    type, whether ``some`` is asked of it, and how many pairs are its. ``pairs``: an offset in the
+    tensor of C++, and the word that stands there. ``some``: asked if all words are the same;
+    ``every``: asked of all tensors if not.
+    """
+
+    def __new__(
+        cls,
+        inner: int,
+        heads: bytes,
+        pairs: bytes,
+        some: Callable[..., bool],
+        every: Callable[..., bool],
+        /,
+    ) -> Kinds: ...
+    def check(self, *tensors: object) -> bool:
+        """Whether they are of these kinds, and all different."""
 
 class Copy:
     """A function of the driver (by its address), where it copies to, how many bytes."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..interpose.codes import address
+from .words import question_of_kinds
 
 __all__ = ["python_tensor_check", "tensor_check"]
 
@@ -22,8 +23,11 @@ def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     try:
         from torch._C._dynamo.guards import TensorGuards
 
-        guards = TensorGuards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        return guards.check
+        def guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+            asked = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            return asked.check
+
+        return question_of_kinds(leaves, guards) or guards(leaves)
     except (ImportError, TypeError):  # a private interface: gone, or called differently
         return python_tensor_check(leaves)
 

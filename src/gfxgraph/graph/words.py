@@ -35,9 +35,9 @@ from ..stats import log
 from . import raw
 
 try:
-    from .._compiled import Words
+    from .._compiled import Kinds, Words
 except ImportError:  # optional
-    Words = None  # type: ignore[assignment,misc]
+    Kinds = Words = None  # type: ignore[assignment,misc]
 
 __all__ = [
     "FEW",
@@ -45,6 +45,7 @@ __all__ = [
     "Word",
     "Words",
     "counting",
+    "inside",
     "of_address",
     "of_bases",
     "of_cell",
@@ -53,6 +54,7 @@ __all__ = [
     "of_object",
     "of_range",
     "question",
+    "question_of_kinds",
     "tells_all",
     "versions",
 ]
@@ -64,6 +66,8 @@ Word: TypeAlias = tuple[int, int, int]
 FEW = 1 if Words is not None else 12
 """To ask less than so many objects takes no longer than to compare their words."""
 
+# To ask less than so many tensors takes no longer than to compare their words.
+_MANY = 4
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 # NumPy lets other threads run while it gathers 500 words or more.
 _AT_ONCE = 400
@@ -289,6 +293,21 @@ def of_address(tensor: torch.Tensor, data: int) -> list[Word] | None:
 def of_kind(tensor: torch.Tensor) -> list[Word] | None:
     """The type, dtype, device, shape and strides of a tensor; whether it requires grad, and is
     conjugated or negated."""
+    layout, inner, held = _layout(), _inner(tensor), inside(tensor)
+    # A view requires grad where what it is a view of does, which has words of its own.
+    if layout is None or inner is None or held is None or tensor._is_view():
+        return None
+    words = [(HEAD, id(tensor) + _WORD, id(type(tensor)))]
+    words.append((HEAD, id(tensor) + layout.inner, inner))
+    words += [(INNER, inner + at, word) for at, word in held.items()]
+    if held[layout.autograd]:
+        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, layout.grad_fn))
+    return _as_now(words)
+
+
+def inside(tensor: torch.Tensor) -> dict[int, int] | None:
+    """Offset in the tensor of C++ -> word, for all that says its kind; and where autograd keeps
+    what it knows of the tensor (0: it knows nothing, so the tensor does not require grad)."""
     layout, inner = _layout(), _inner(tensor)
     if layout is None or inner is None or tensor.dim() > _MAX_INLINE:
         return None
@@ -297,16 +316,47 @@ def of_kind(tensor: torch.Tensor) -> list[Word] | None:
     strides = [layout.strides + at for at in dims]
     # What lies behind the offset says the rest.
     rest = range(layout.offset + _WORD, layout.end, _WORD)
-    words = [(HEAD, id(tensor) + _WORD, id(type(tensor)))]
-    words.append((HEAD, id(tensor) + layout.inner, inner))
-    words += _read_as(INNER, inner, (layout.autograd, layout.shape, *sizes, *strides, *rest))
-    held = {at - inner: word for stage, at, word in words if stage == INNER}
+    found = _read_as(INNER, inner, (layout.autograd, layout.shape, *sizes, *strides, *rest))
+    held = {at - inner: word for _, at, word in found}
     then = [held[at] for at in (layout.shape, *sizes, *strides)]
-    if then != [tensor.dim(), *tensor.shape, *tensor.stride()]:
+    return held if then == [tensor.dim(), *tensor.shape, *tensor.stride()] else None
+
+
+def question_of_kinds(
+    tensors: Sequence[torch.Tensor], guards: Callable[[Sequence[torch.Tensor]], Callable[..., bool]]
+) -> Callable[..., bool] | None:
+    """What ``guards(tensors)`` says, and quicker: it is asked of few tensors, and words of the rest.
+
+    Args:
+        tensors: what others are compared with.
+        guards: gives a function of as many tensors: are they of the kind of its own, all different,
+            and seen in the same modes of torch?
+
+    Where words differ, all tensors are asked: they may say the same. Otherwise the first of each
+    set of dispatch keys is asked, through which alone a mode shows, and those that autograd knows.
+    ``None``: that is not quicker, or it is not known where the words stand.
+    """
+    layout = _layout() if Kinds is not None and len(tensors) >= _MANY else None
+    if layout is None:
         return None
-    if held[layout.autograd]:
-        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, layout.grad_fn))
-    return _as_now(words)
+    heads, pairs, asked, keys = [], [], [], set()
+    for tensor in tensors:
+        held = inside(tensor)
+        if held is None:
+            return None
+        key = str(torch._C._dispatch_keys(tensor))
+        is_asked = key not in keys or held[layout.autograd] != 0
+        keys.add(key)
+        if is_asked:
+            asked.append(tensor)
+        if held[layout.autograd]:
+            del held[layout.autograd]
+        heads += [id(type(tensor)), is_asked, len(held)]
+        pairs += itertools.chain.from_iterable(held.items())
+    if 2 * len(asked) > len(tensors):
+        return None
+    in_bytes = (array.array("Q", part).tobytes() for part in (heads, pairs))
+    return Kinds(layout.inner, *in_bytes, guards(asked), guards(tensors)).check
 
 
 class _Layout(NamedTuple):
