@@ -301,7 +301,9 @@ def of_kind(tensor: torch.Tensor) -> list[Word] | None:
     words.append((HEAD, id(tensor) + layout.inner, inner))
     words += [(INNER, inner + at, word) for at, word in held.items()]
     if held[layout.autograd]:
-        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, layout.grad_fn))
+        # What requires grad itself does so whatever it was computed by.
+        by = () if tensor.requires_grad and tensor.is_leaf else (layout.grad_fn,)
+        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, *by))
     return _as_now(words)
 
 
