@@ -3,7 +3,10 @@
 from collections.abc import Callable
 
 class Words:
-    """Pairs of an address and the word that stood there, as the bytes of 64-bit words."""
+    """Pairs of an address and the word that stood there, as the bytes of 64-bit words.
+
+    Four are read at a time.
+    """
 
     def __new__(cls, data: bytes, /) -> Words: ...
     def same(self) -> bool:

@@ -69,6 +69,8 @@ FEW = 1 if Words is not None else 12
 # To ask less than so many tensors takes no longer than to compare their words.
 _MANY = 4
 _WORD = ctypes.sizeof(ctypes.c_void_p)
+# The compiled part reads so many words of one stage at a time.
+_BY = 4
 # NumPy lets other threads run while it gathers 500 words or more.
 _AT_ONCE = 400
 # What a program can address. NumPy knows no array at 0, so it begins with the second word.
@@ -127,8 +129,12 @@ def question(words: Iterable[Word]) -> Callable[[], bool]:
     for stage, at, word in words:
         stages[stage][at] = word
     if Words is not None:
-        pairs = (pair for stage in stages for pair in stage.items())
-        return Words(array.array("Q", itertools.chain.from_iterable(pairs)).tobytes()).same
+        pairs = array.array("Q")
+        for words_of_stage in stages:
+            found = list(words_of_stage.items())
+            found += found[-1:] * (-len(found) % _BY)
+            pairs.extend(itertools.chain.from_iterable(found))
+        return Words(pairs.tobytes()).same
     return _question_of_numpy(stages)
 
 
