@@ -31,9 +31,7 @@ def made():
 
 
 def by_torch(tensors, asked=None):
-    check = guards.TensorGuards(
-        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
-    ).check
+    check = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     if asked is None:
         return check
 

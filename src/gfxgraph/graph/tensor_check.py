@@ -17,8 +17,8 @@ def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """A function of as many tensors: do they have the type, dtype, device, shape and strides?
 
     It also answers ``False`` when autocast or inference mode were switched on or off, or a
-    dispatch mode is active. torch's own C++ guards where this torch has them; the same in Python
-    elsewhere.
+    dispatch mode is active. torch's own C++ guards where this torch has them, which are asked of
+    few where there are many tensors; the same in Python elsewhere.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
@@ -28,7 +28,7 @@ def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
             return asked.check
 
         return question_of_kinds(leaves, guards) or guards(leaves)
-    except (ImportError, TypeError):  # a private interface: gone, or called differently
+    except (ImportError, AttributeError, TypeError):  # private: gone, or called differently
         return python_tensor_check(leaves)
 
 

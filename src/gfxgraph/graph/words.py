@@ -333,7 +333,7 @@ def inside(tensor: torch.Tensor) -> dict[int, int] | None:
 def question_of_kinds(
     tensors: Sequence[torch.Tensor], guards: Callable[[Sequence[torch.Tensor]], Callable[..., bool]]
 ) -> Callable[..., bool] | None:
-    """What ``guards(tensors)`` says, and quicker: it is asked of few tensors, and words of the rest.
+    """What ``guards(tensors)`` says, and quicker: words are compared, and few tensors asked.
 
     Args:
         tensors: what others are compared with.
@@ -347,12 +347,15 @@ def question_of_kinds(
     layout = _layout() if Kinds is not None and len(tensors) >= _MANY else None
     if layout is None:
         return None
-    heads, pairs, asked, keys = [], [], [], set()
+    heads: list[int] = []
+    pairs: list[int] = []
+    asked: list[torch.Tensor] = []
+    keys: set[int] = set()
     for tensor in tensors:
         held = inside(tensor)
         if held is None:
             return None
-        key = str(torch._C._dispatch_keys(tensor))
+        key = torch._C._dispatch_keys(tensor).raw_repr()
         is_asked = key not in keys or held[layout.autograd] != 0
         keys.add(key)
         if is_asked:
@@ -363,8 +366,8 @@ def question_of_kinds(
         pairs += itertools.chain.from_iterable(held.items())
     if 2 * len(asked) > len(tensors):
         return None
-    in_bytes = (array.array("Q", part).tobytes() for part in (heads, pairs))
-    return Kinds(layout.inner, *in_bytes, guards(asked), guards(tensors)).check
+    of_each, of_all = array.array("Q", heads).tobytes(), array.array("Q", pairs).tobytes()
+    return Kinds(layout.inner, of_each, of_all, guards(asked), guards(tensors)).check
 
 
 class _Layout(NamedTuple):
