@@ -1,5 +1,6 @@
-/* What each replay does and Python takes long for. Optional: without it graph/words.py uses NumPy, and
- * device/gpu.py ctypes. Only the stable interface of Python is used, nothing of torch or CUDA. */
+/* What each replay does and Python takes long for. Optional: without it graph/words.py uses NumPy, or
+ * asks torch of each argument, and device/gpu.py uses ctypes. Only the stable interface of Python is
+ * used, nothing of torch or CUDA. */
 
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -95,7 +96,7 @@ static PyType_Spec words_spec = {
     "gfxgraph._compiled.Words", sizeof(Words), 0, Py_TPFLAGS_DEFAULT, words_slots,
 };
 
-/* Kinds: compares what lies in tensors, as graph/tensor_check.py describes it. */
+/* Kinds: compares what lies in tensors, as question_of_kinds() in graph/words.py describes it. */
 
 typedef struct {
     PyTypeObject *type;
