@@ -99,8 +99,12 @@ static PyType_Spec words_spec = {
 /* Kinds: compares what lies in tensors, as question_of_kinds() in graph/words.py describes it. */
 
 typedef struct {
+    uint64_t at, expected, noise; /* noise: bits that say nothing */
+} Part;
+
+typedef struct {
     PyTypeObject *type;
-    Py_ssize_t first, end; /* of its words */
+    Py_ssize_t first, end; /* of its parts */
     int is_asked;
 } Kind;
 
@@ -108,7 +112,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t inner, count, asked, places;
     Kind *kinds;
-    Word *words;
+    Part *parts;
     PyObject **seen;
     PyObject *some, *all;
 } Kinds;
@@ -135,8 +139,9 @@ static int kinds_same(const Kinds *self, PyObject *const *args)
         if (inner == NULL)
             return 0;
         different = 0;
-        for (const Word *word = self->words + kind->first; word < self->words + kind->end; word++)
-            different |= *(const volatile uint64_t *)(inner + word->at) ^ word->expected;
+        for (const Part *part = self->parts + kind->first; part < self->parts + kind->end; part++)
+            different |= (*(const volatile uint64_t *)(inner + part->at) ^ part->expected) &
+                         ~part->noise;
         if (different)
             return 0;
     }
@@ -161,12 +166,12 @@ static PyObject *kinds_check(PyObject *item, PyObject *const *args, Py_ssize_t c
     return answer;
 }
 
-/* Takes three words a kind: its type, whether it is asked, how many pairs of words it has. */
-static int kinds_fill(Kinds *self, const uint64_t *heads, Py_ssize_t words)
+/* Takes three words a kind: its type, whether it is asked, how many parts it has. */
+static int kinds_fill(Kinds *self, const uint64_t *heads, Py_ssize_t parts)
 {
     Py_ssize_t first = 0;
     for (Py_ssize_t n = 0; n < self->count; n++, heads += 3) {
-        if (heads[2] > (uint64_t)(words - first))
+        if (heads[2] > (uint64_t)(parts - first))
             return -1;
         self->kinds[n].type = (PyTypeObject *)(uintptr_t)heads[0];
         self->kinds[n].is_asked = heads[1] != 0;
@@ -174,13 +179,13 @@ static int kinds_fill(Kinds *self, const uint64_t *heads, Py_ssize_t words)
         self->kinds[n].end = first += (Py_ssize_t)heads[2];
         self->asked += heads[1] != 0;
     }
-    return first == words ? 0 : -1;
+    return first == parts ? 0 : -1;
 }
 
 static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    const char *heads, *words;
-    Py_ssize_t inner, size_of_heads, size_of_words;
+    const char *heads, *parts;
+    Py_ssize_t inner, size_of_heads, size_of_parts;
     PyObject *some, *all;
     Kinds *self;
 
@@ -188,8 +193,8 @@ static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_TypeError, "Kinds() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "ny#y#OO:Kinds", &inner, &heads, &size_of_heads, &words,
-                          &size_of_words, &some, &all))
+    if (!PyArg_ParseTuple(args, "ny#y#OO:Kinds", &inner, &heads, &size_of_heads, &parts,
+                          &size_of_parts, &some, &all))
         return NULL;
     self = (Kinds *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -204,18 +209,18 @@ static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         ;
     self->kinds = PyMem_Calloc((size_t)self->count + 1, sizeof(Kind));
     self->seen = PyMem_Calloc((size_t)self->places, sizeof(PyObject *));
-    self->words = PyMem_Malloc(size_of_words ? (size_t)size_of_words : 1);
-    if (self->kinds == NULL || self->seen == NULL || self->words == NULL) {
+    self->parts = PyMem_Malloc(size_of_parts ? (size_t)size_of_parts : 1);
+    if (self->kinds == NULL || self->seen == NULL || self->parts == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
-    memcpy(self->words, words, (size_t)size_of_words);
+    memcpy(self->parts, parts, (size_t)size_of_parts);
     if (size_of_heads % (Py_ssize_t)(3 * sizeof(uint64_t)) != 0 ||
-        size_of_words % (Py_ssize_t)sizeof(Word) != 0 ||
+        size_of_parts % (Py_ssize_t)sizeof(Part) != 0 ||
         kinds_fill(self, (const uint64_t *)(const void *)heads,
-                   size_of_words / (Py_ssize_t)sizeof(Word)) < 0) {
+                   size_of_parts / (Py_ssize_t)sizeof(Part)) < 0) {
         Py_DECREF(self);
-        PyErr_SetString(PyExc_ValueError, "expected three words a kind, and as many pairs as they say");
+        PyErr_SetString(PyExc_ValueError, "expected three words a kind, and as many parts as they say");
         return NULL;
     }
     return (PyObject *)self;
@@ -227,7 +232,7 @@ static void kinds_dealloc(PyObject *item)
     Kinds *self = (Kinds *)item;
     PyMem_Free(self->kinds);
     PyMem_Free(self->seen);
-    PyMem_Free(self->words);
+    PyMem_Free(self->parts);
     Py_XDECREF(self->some);
     Py_XDECREF(self->all);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(item);
@@ -242,8 +247,9 @@ static PyMethodDef kinds_methods[] = {
 
 static PyType_Slot kinds_slots[] = {
     {Py_tp_doc, "Where the tensor of C++ stands in that of Python; three words a kind (its type, "
-                "whether some() is asked, how many pairs); the pairs (an offset in there, the word "
-                "at it); what is asked if all words are the same; what if they are not."},
+                "whether some() is asked, how many parts); the parts (an offset in there, the word "
+                "at it, bits of it that say nothing); what is asked if all words are the same; what "
+                "if they are not."},
     {Py_tp_new, kinds_new},
     {Py_tp_dealloc, kinds_dealloc},
     {Py_tp_methods, kinds_methods},

@@ -16,16 +16,16 @@ class Kinds:
     """What lies in tensors of the kinds of others, as the bytes of 64-bit words.
 
     ``inner``: where the tensor of C++ stands in that of Python. ``heads``: for each tensor its
-    type, whether ``some`` is asked of it, and how many pairs are its. ``pairs``: an offset in the
-    tensor of C++, and the word that stands there. ``some``: asked if all words are the same;
-    ``every``: asked of all tensors if not.
+    type, whether ``some`` is asked of it, and how many parts are its. ``parts``: an offset in the
+    tensor of C++, the word that stands there, and bits of it that say nothing. ``some``: asked if
+    all words are the same; ``every``: asked of all tensors if not.
     """
 
     def __new__(
         cls,
         inner: int,
         heads: bytes,
-        pairs: bytes,
+        parts: bytes,
         some: Callable[..., bool],
         every: Callable[..., bool],
         /,

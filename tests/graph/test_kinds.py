@@ -123,6 +123,16 @@ def test_tensors_of_the_same_kinds_are_known_and_torch_is_asked_of_few():
     assert counts == [sys.getrefcount(tensor) for tensor in found]
 
 
+@pytest.mark.parametrize("fill", [0, 0x55, 0xFF])
+def test_what_was_in_memory_before_a_tensor_makes_no_other_kind(fill):
+    check, asked, _ = compared()
+    for twin in words._twins(torch.zeros(4, 4), fill):
+        found = made()
+        found[1] = twin
+        assert check(*found) is True
+    assert set(asked) == {FEW}
+
+
 def test_a_tensor_that_lived_on_without_its_object_in_python_is_known():
     check, asked, _ = compared()
     holder, found = nn.Linear(1, 1, bias=False), made()
@@ -242,9 +252,9 @@ def test_the_compiled_part_refuses_what_are_no_kinds():
         return array.array("Q", numbers).tobytes()
 
     one = words_of(id(torch.Tensor), 0, 1)
-    for heads, pairs in ((one, b""), (one, words_of(1)), (one[:-8], b""), (b"", words_of(1, 2))):
-        with pytest.raises(ValueError, match="pairs"):
-            words.Kinds(16, heads, pairs, bool, bool)
+    for heads, parts in ((one, b""), (one, words_of(1)), (one[:-8], b""), (b"", words_of(1, 2, 0))):
+        with pytest.raises(ValueError, match="parts"):
+            words.Kinds(16, heads, parts, bool, bool)
     with pytest.raises(TypeError):
         words.Kinds(inner=16)
     assert words.Kinds(16, b"", b"", lambda: True, bool).check()

@@ -348,7 +348,7 @@ def question_of_kinds(
     if layout is None:
         return None
     heads: list[int] = []
-    pairs: list[int] = []
+    parts: list[int] = []
     asked: list[torch.Tensor] = []
     keys: set[int] = set()
     for tensor in tensors:
@@ -363,22 +363,25 @@ def question_of_kinds(
         if held[layout.autograd]:
             del held[layout.autograd]
         heads += [id(type(tensor)), is_asked, len(held)]
-        pairs += itertools.chain.from_iterable(held.items())
+        for at, word in held.items():
+            parts += [at, word, layout.noise.get(at, 0)]
     if 2 * len(asked) > len(tensors):
         return None
-    of_each, of_all = array.array("Q", heads).tobytes(), array.array("Q", pairs).tobytes()
+    of_each, of_all = array.array("Q", heads).tobytes(), array.array("Q", parts).tobytes()
     return Kinds(layout.inner, of_each, of_all, guards(asked), guards(tensors)).check
 
 
 class _Layout(NamedTuple):
     """Offsets in bytes.
 
+    ``noise``: by offset in the tensor of C++, the bits that differ between tensors of one kind.
     ``inner``: of the tensor of C++, in the one of Python. In that of C++: ``storage``, ``offset``
     (of the data in there), ``autograd``, ``shape`` (the number of dimensions, and behind it their
     sizes), ``strides``, and the ``end`` of what describes the tensor. ``data``: of the address, in
     the storage. ``requires_grad`` and ``grad_fn``: in what autograd holds.
     """
 
+    noise: dict[int, int]
     inner: int
     storage: int
     offset: int
@@ -510,15 +513,16 @@ def _found_layout() -> _Layout:
     if stride - shape != 1 + _MAX_INLINE or words[shape] != len(sizes):
         raise LookupError("shapes lie elsewhere")
     at_offset = _only(words, [offset])
-    end = _end_of(shape, at_offset)
+    end, noise = _end_of(at_offset)
     data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
     autograd, requires_grad, grad_fn = _of_autograd(shape)
     found = (inner, _only(words, [storage._cdata]), at_offset, autograd, shape, stride, end, data)
-    return _Layout(*(_WORD * n for n in (*found, requires_grad, grad_fn)))
+    return _Layout(noise, *(_WORD * n for n in (*found, requires_grad, grad_fn)))
 
 
-def _end_of(shape: int, at_offset: int) -> int:
-    """Where the description of a tensor ends: all that tells two kinds apart lies before."""
+def _end_of(at_offset: int) -> tuple[int, dict[int, int]]:
+    """Where the description of a tensor ends: all that tells two kinds apart lies before. And its
+    noise, see :class:`_Layout`."""
     plain = torch.empty(4, dtype=torch.complex64)
     others = [
         torch.empty(4, dtype=torch.int32),  # another dtype
@@ -529,16 +533,39 @@ def _end_of(shape: int, at_offset: int) -> int:
     with torch.inference_mode():
         others.append(torch.empty(4, dtype=torch.complex64))
     words, end = _block(plain._cdata), 0
-    twins = [_block(twin._cdata) for twin in [torch.empty(4, dtype=torch.complex64) for _ in "abc"]]
-    # What differs between alike tensors is no part of what they are.
-    alike = {n for n, of_all in enumerate(zip(words, *twins, strict=False)) if len({*of_all}) == 1}
-    for other in others:
-        now = _block(other._cdata)
-        differ = [n for n in alike if at_offset < n < len(now) and words[n] != now[n]]
-        if not differ:
+    # What differs between alike tensors is no part of what they are: what no constructor writes.
+    twins = [_block(twin._cdata) for fill in (0, 0xFF) for twin in _twins(plain, fill)]
+    noise = [
+        functools.reduce(operator.or_, (words[n] ^ word for word in of_all))
+        for n, of_all in enumerate(zip(*twins, strict=False))
+        if n < len(words)
+    ]
+    of_others = [_block(other._cdata) for other in others]
+    for now in of_others:
+        alike = [n for n in range(at_offset + 1, min(len(now), len(noise))) if not noise[n]]
+        end = max([end, *(n + 1 for n in alike if words[n] != now[n])])
+    for now in of_others:
+        if not any((words[n] ^ now[n]) & ~noise[n] for n in range(at_offset + 1, end)):
             raise LookupError("two kinds of tensors look alike in memory")
-        end = max(end, max(differ) + 1)
-    return end
+    return end, {n * _WORD: noise[n] for n in range(at_offset + 1, end) if noise[n]}
+
+
+def _twins(tensor: torch.Tensor, fill: int) -> list[torch.Tensor]:
+    """Tensors like ``tensor``; one is made where each byte was ``fill``, if malloc() lets us."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+    libc.free.argtypes, libc.free.restype = (ctypes.c_void_p,), None
+    size, twins = _WORD * len(_block(tensor._cdata)), []
+    for _ in range(_TRIES):
+        blocks = [libc.malloc(size) for _ in range(_TRIES)]
+        for block in filter(None, blocks):
+            ctypes.memset(block, fill, size)
+        for block in blocks:
+            libc.free(block)
+        twins += [torch.empty_like(tensor) for _ in blocks]
+        if any(twin._cdata in blocks for twin in twins):
+            break
+    return twins
 
 
 def _of_autograd(shape: int) -> tuple[int, int, int]:
