@@ -14,7 +14,7 @@ from benchmarks.tables.models import measured_with
 PAGE = ROOT / "docs" / "internals" / "memory.md"
 KEPT = ("graphs", "pool MiB", "inputs MiB", "held MiB")
 GROWING = ("shapes seen", *KEPT, "captures", "evictions", "eager calls", "hit us")
-PEAKS = ("eager peak MiB", "pool MiB", "inputs MiB", "pool to eager peak", "held MiB")
+PEAKS = ("eager peak MiB", "pool MiB", "inputs MiB", "pool to eager peak")
 
 
 def made() -> str:
@@ -32,15 +32,15 @@ def page(text: str, results: Path = RESULTS) -> str:
 def of(found: dict[str, Any]) -> Iterator[str]:
     """Markdown of all that was found."""
     yield from ("", "## Measured", "", measured_with(found), "")
-    yield "*Held* is what the device has left less. Eager's peak is what a call has allocated at"
-    yield "most, beside weights and arguments; a pool also has the workspaces of libraries."
+    yield "Eager's peak is what a call has allocated at most, beside weights and arguments. A pool also"
+    yield "has a workspace of cuBLAS, about 32 MiB. *Held* is what the device has left less. It may be"
+    yield "less than the pools: a capture frees the workspaces that calls before it have left. What the"
+    yield "graph of a model holds, in a process of its own and beside other ways, is in [Compared with"
+    yield "other ways](../comparison.md#measured-side-by-side)."
     yield from ("", "A graph of one shape against a call of the model:", "")
     models = found["models"]
-    rows = (
-        (name, *(row.get(what) for what in PEAKS), row.get("by hand", {}).get("held MiB"))
-        for name, row in models.items()
-    )
-    yield from table(("", *PEAKS, "held by hand MiB"), rows)
+    rows = ((name, *(row.get(what) for what in PEAKS)) for name, row in models.items())
+    yield from table(("", *PEAKS), rows)
     yield ""
     yield from (f"- {name}: {row['what']}" for name, row in models.items() if "what" in row)
     yield from ("", "Eight shapes, in the graphs of one callable and of eight:", "")
