@@ -35,13 +35,19 @@ def same_in_each_call(fn, make, calls=10):
     return graph.stats()
 
 
+def left():
+    """The current stream is current again afterwards: where a capture fails, torch's context does
+    not come back to it."""
+    return torch.cuda.stream(torch.cuda.current_stream())
+
+
 def captured_by_hand(device, fn):
     """A graph of ``fn``, which has run before, and what it gave in the capture."""
     graph = gfxgraph.BridgedCUDAGraph()
     fn()
     if device == "cuda":
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
+        with left(), torch.cuda.graph(graph):
             return graph, fn()
     graph.capture_begin()
     try:
@@ -463,8 +469,7 @@ def test_no_graph_holds_a_part_of_a_body(device):
 
     with pytest.raises(CaptureError, match="a part: ValueError: in the middle"):
         if device == "cuda":
-            here = torch.cuda.current_stream()  # which torch's context does not come back to
-            with torch.cuda.stream(here), torch.cuda.graph(graph):
+            with left(), torch.cuda.graph(graph):
                 fn()
         else:
             graph.capture_begin()

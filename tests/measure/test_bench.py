@@ -16,7 +16,14 @@ import gfxgraph
 from gfxgraph.cli import app
 from gfxgraph.errors import ArgumentError
 from gfxgraph.measure.report import BenchReport, WayReport
-from gfxgraph.measure.timing import Interval, Percentiles, Samples, median_interval, speedup
+from gfxgraph.measure.timing import (
+    Interval,
+    Percentiles,
+    Samples,
+    in_turn,
+    median_interval,
+    speedup,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -433,9 +440,40 @@ def test_a_speedup_is_that_of_calls_that_the_machine_disturbs_least():
         assert speedup(ours, ours) == Interval(1, 1, 1)
 
 
-def test_a_speedup_of_few_calls_is_that_of_their_medians():
-    eager, ours = (Samples(total=[[us, 2 * us, 3 * us]]) for us in (4.0, 1.0))
-    assert speedup(eager, ours) == Interval(4, 1.3333, 12)
+def test_a_speedup_of_few_calls_is_that_of_their_faster_half():
+    eager, ours = (Samples(total=[[us, 2 * us, 9 * us]]) for us in (4.0, 1.0))
+    assert speedup(eager, ours) == Interval(4, 4, 4)
+
+
+def test_the_interval_of_a_speedup_holds_it_in_95_of_100_cases():
+    draws = random.Random(1)
+
+    def measured(us: float) -> Samples:
+        return Samples(
+            total=[
+                [us * draws.uniform(1, 1.1) * how for _ in range(8)]
+                for how in (draws.uniform(1, 1.3) for _ in range(60))
+            ]
+        )
+
+    inside = [
+        found.low <= 2 <= found.high
+        for found in (speedup(measured(200.0), measured(100.0)) for _ in range(60))
+    ]
+    assert sum(inside) >= 54
+
+
+def test_it_is_measured_up_to_three_times_as_long_until_it_is_precise():
+    for needed in (1, 2, 5):
+        asked = []
+
+        def is_precise(samples, asked=asked, needed=needed):
+            asked.append(len(samples["one"].total))
+            return len(asked) >= needed
+
+        in_turn({"one": lambda: None}, lambda: None, 1e-9, is_precise=is_precise)
+        assert len(asked) == min(needed, 2)
+        assert asked == sorted(asked)
 
 
 def test_a_speedup_compares_calls_with_those_of_the_same_step():

@@ -29,7 +29,7 @@ from .activity import PROFILED, Activity, activity
 from .agreement import difference
 from .report import BenchReport, WayReport
 from .settled import settled
-from .timing import Percentiles, Samples, in_turn, speedup
+from .timing import Interval, Percentiles, Samples, in_turn, speedup
 from .traffic import measure, sizes_of
 from .ways import Function, Way, default_ways, is_graphed, stats_of, unwrapped, way_of
 
@@ -234,6 +234,7 @@ class Run:
             self._seconds,
             lambda name, number: calls[name].prepare(number),
             lambda share: self._progress("timing", share),
+            self._is_precise,
         )
         for name, samples in timed.items():
             self._progress(f"{name} in the profiler", 1.0)
@@ -354,8 +355,16 @@ class Run:
             calls=len(total),
             host_us=Percentiles.of(host),
             end_to_end_us=Percentiles.of(total),
-            speedup=speedup(eager, samples, _IN_A_ROW if self._changes_state else 1),
+            speedup=self._speedup(eager, samples),
         )
+
+    def _is_precise(self, timed: Mapping[str, Samples]) -> bool:
+        """Whether more time would not narrow the intervals enough to be worth it."""
+        found = (self._speedup(timed["eager"], samples) for samples in timed.values())
+        return self.is_emulated or all(speedup.is_narrow for speedup in found)
+
+    def _speedup(self, eager: Samples, samples: Samples) -> Interval:
+        return speedup(eager, samples, _IN_A_ROW if self._changes_state else 1)
 
     def _with_memory(self, row: WayReport, call: Calls) -> WayReport:
         if self.is_emulated:
