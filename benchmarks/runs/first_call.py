@@ -1,4 +1,5 @@
-"""How long the first call of a full-size policy takes, and which of its parts.
+"""How long the first call of a full-size policy takes, and which of its parts; and that of a second
+kind of calls, with a shorter instruction.
 
 ``PYTHONPATH=src python3 -m benchmarks.runs.first_call [pi0 pi05] [--times N] [--out FILE]``, where
 LeRobot is installed. For a comparison run another tree in the same way (``PYTHONPATH=other/src:.``)
@@ -56,6 +57,10 @@ def main() -> None:
     found = {**about("first_call", options.commit, "lerobot", "transformers"), "rows": rows}
     for name in options.policies:
         policy, batch = make(name), observed(0)
+        shorter = {
+            key: value[:, :-8] if key.startswith("observation.language") else value
+            for key, value in batch.items()
+        }
 
         def chunk(policy: Any = policy, batch: Any = batch) -> torch.Tensor:
             torch.manual_seed(0)
@@ -63,17 +68,23 @@ def main() -> None:
 
         for _ in range(3):
             expected, eager_s = timed(chunk)
+            of_shorter = chunk(batch=shorter)
         for _ in range(options.times):
             parts.clear()
             with use_graphs(policy) as graphs:
                 given, first_s = timed(chunk)
+                of_first = dict(parts)
                 equal = torch.equal(given, expected) and torch.equal(chunk(), expected)
+                given, second_s = timed(chunk, batch=shorter)
+                equal &= torch.equal(given, of_shorter)
+                equal &= torch.equal(chunk(batch=shorter), of_shorter)
                 rows.append(
                     {
                         "policy": name,
                         "eager s": round(eager_s, 3),
                         "first call s": round(first_s, 2),
-                        **parts,
+                        **of_first,
+                        "second kind s": round(second_s, 2),
                         "bit-identical": equal,
                         "replays": graphs.stats().replays,
                     }

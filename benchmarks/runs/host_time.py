@@ -2,8 +2,8 @@
 
 ``PYTHONPATH=src python3 -m benchmarks.runs.host_time [--out FILE]``. Times are medians in
 microseconds: host time is the time until a call returns (the device is idle when it starts), end to
-end includes the wait for the device. Ways are measured in turn, round after round, so that drift
-hits all alike.
+end includes the wait for the device, and back to back is a call among 50 of which none is waited
+for. Ways are measured in turn, round after round, so that drift hits all alike.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,17 +23,50 @@ import gfxgraph
 from benchmarks.lib import by_hand
 from benchmarks.lib.models import Block, Sum32
 from benchmarks.lib.report import about, arguments, write
-from benchmarks.lib.timing import in_turn
+from benchmarks.lib.timing import back_to_back, in_turn
 
 Ways = dict[str, Callable[[], Any]]
 
 
-def ways_of(fn: Callable[..., Any], inputs: list[torch.Tensor], compiled: bool = True) -> Ways:
-    """Every way to call ``fn`` on ``inputs``."""
-    graph, static, out = by_hand.captured(fn, inputs)
-    view = gfxgraph.graphed(fn, outputs="view", fallback="raise")
-    own = gfxgraph.graphed(fn, fallback="raise")
-    view(*inputs), own(*inputs)
+@dataclass
+class Four:
+    """Four tensors, as an observation has them."""
+
+    image: torch.Tensor
+    state: torch.Tensor
+    goal: torch.Tensor
+    mask: torch.Tensor
+
+
+def of_four(given: Four) -> torch.Tensor:
+    """Reads them; little work."""
+    return torch.stack([given.image, given.state, given.goal, given.mask]).sum(0)
+
+
+def ways_of(
+    fn: Callable[..., Any],
+    inputs: list[torch.Tensor],
+    others: bool = True,
+    compiled: bool = False,
+    given: Callable[..., Any] | None = None,
+) -> Ways:
+    """The ways to call ``fn`` on ``inputs``.
+
+    Args:
+        fn: the function.
+        inputs: its arguments.
+        others: also those of torch that a user might take.
+        compiled: graphs hold compiled code.
+        given: makes the one argument of ``fn`` of the inputs; it is made before each call.
+    """
+    called = fn if given is None else lambda *tensors: fn(given(*tensors))
+    compile_fn = torch.compile(called) if compiled else called
+    graph, static, out = by_hand.captured(compile_fn, inputs)
+    how: Any = {"fallback": "raise", "compile": compiled or None}
+    args = inputs if given is None else [given(*inputs)]
+    view = gfxgraph.graphed(fn, outputs="view", **how)
+    own = gfxgraph.graphed(fn, **how)
+    view(*args), own(*args)
 
     def hand_view() -> Any:
         torch._foreach_copy_(static, inputs)
@@ -45,17 +79,17 @@ def ways_of(fn: Callable[..., Any], inputs: list[torch.Tensor], compiled: bool =
         return out.clone()
 
     ways: Ways = {
-        "eager": lambda: fn(*inputs),
+        "eager": lambda: fn(*args),
         "by hand, view": hand_view,
-        "graphed, view": lambda: view(*inputs),
+        "graphed, view": lambda: view(*args),
         "by hand, own": hand_own,
-        "graphed, own": lambda: own(*inputs),
+        "graphed, own": lambda: own(*args),
     }
-    if isinstance(fn, torch.nn.Module):
+    if others:
+        assert isinstance(fn, torch.nn.Module)
         samples = tuple(x.clone() for x in inputs)
         theirs = torch.cuda.make_graphed_callables(copy.deepcopy(fn), samples)
         ways["make_graphed_callables"] = lambda: theirs(*inputs)
-    if compiled:
         reduced = torch.compile(fn, mode="reduce-overhead")
 
         def compiled_call() -> Any:
@@ -108,19 +142,30 @@ def main() -> None:
     options = arguments(__doc__, "host_time.json").parse_args()
     torch.manual_seed(0)
     cases: dict[str, Any] = {}
+    in_a_row: dict[str, dict[str, float]] = {}
+
+    def measure(name: str, ways: Ways, rounds: int) -> None:
+        cases[name] = in_turn(ways, range(rounds), 20, warm_up=50)
+        kept = {way: call for way, call in ways.items() if way.startswith(("by hand", "graphed"))}
+        in_a_row[name] = back_to_back(kept, range(rounds))
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda")
+
     with torch.no_grad():
         linear = torch.nn.Linear(64, 64).cuda().eval()
-        x = torch.randn(4, 64, device="cuda")
-        cases["Linear 64, 1 input"] = in_turn(ways_of(linear, [x]), range(100), 20, warm_up=50)
-        many = [torch.randn(4, 64, device="cuda") for _ in range(32)]
-        cases["stack and sum, 32 inputs"] = in_turn(
-            ways_of(Sum32().cuda(), many), range(100), 20, warm_up=50
-        )
-        net = transformer().cuda().eval()
-        tokens = torch.randn(1, 64, 768, device="cuda", dtype=torch.half)
-        cases["12-layer transformer, batch 1"] = in_turn(
-            ways_of(net, [tokens]), range(40), 20, warm_up=50
-        )
+        measure("Linear 64, 1 input", ways_of(linear, [random(4, 64)]), 100)
+        many = [random(4, 64) for _ in range(32)]
+        measure("stack and sum, 32 inputs", ways_of(Sum32().cuda(), many), 100)
+        four = ways_of(of_four, many[:4], others=False, given=Four)
+        measure("stack and sum, a dataclass of 4", four, 100)
+        net, tokens = transformer().cuda().eval(), random(1, 64, 768).half()
+        measure("12-layer transformer, batch 1", ways_of(net, [tokens]), 40)
+        compiled = ways_of(net, [tokens], others=False, compiled=True)
+        measure("12-layer transformer, compiled", compiled, 40)
+        deep = torch.nn.Sequential(*[Block(64) for _ in range(117)]).half().cuda().eval()
+        ways = ways_of(deep, [random(1, 16, 64).half()], others=False)
+        measure("117 blocks of 64, 1,404 weights", ways, 10)
     facts = gfxgraph.device_facts()
     result = {
         **about("host_time", options.commit),
@@ -133,6 +178,13 @@ def main() -> None:
                 "times": case,
                 "host_ratios": ratios(case, "host_us"),
                 "end_to_end_ratios": ratios(case, "end_to_end_us"),
+                "back_to_back_us": in_a_row[name],
+                "back_to_back_ratios": {
+                    f"graphed {how} / by hand {how}": round(
+                        in_a_row[name][f"graphed, {how}"] / in_a_row[name][f"by hand, {how}"], 3
+                    )
+                    for how in ("view", "own")
+                },
             }
             for name, case in cases.items()
         },
@@ -144,6 +196,7 @@ def main() -> None:
             print(f"  {way:32} host {times['host_us']:9.2f}  end {times['end_to_end_us']:9.2f} us")
         print("  host:", ratios(case, "host_us"))
         print("  end to end:", ratios(case, "end_to_end_us"))
+        print("  back to back:", result["cases"][name]["back_to_back_ratios"])
     print("import:", result["import"])
 
 

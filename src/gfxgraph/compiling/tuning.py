@@ -49,11 +49,11 @@ _BACKENDS = "max_autotune_gemm_backends"
 # blocks wait for each other, and torch 2.8 launches them without a promise that all of them run.
 _FOR_GPUS: tuple[Settings, ...] = (
     {"coordinate_descent_tuning": True},  # also makes products with one row reductions
-    {"max_autotune_pointwise": True},
+    {"combo_kernels": True},  # those of one row, of one input, in one launch
     {_GEMM: True},
+    {"max_autotune_pointwise": True},
     {"triton.multi_kernel": 1},
     {"split_reductions": False},
-    {"combo_kernels": True},
     {"coordinate_descent_check_all_directions": True},
     {_GEMM: True, _BACKENDS: "TRITON"},
     {_GEMM: True, "triton.enable_persistent_tma_matmul": True},
