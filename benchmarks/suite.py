@@ -61,6 +61,10 @@ PROGRAMS: dict[str, Program] = {
     "policies": Program(("policies.json",), 20.0),
     "recaptures": Program(("recaptures.json",), 20.0),
     "whole_calls": Program(("whole_calls.json",), 20.0),
+    "scale": Program(("scale.json",), 10.0),
+    "tuned": Program(("tuned.json",), 10.0),
+    "memory": Program(("memory.json",), 10.0),
+    "alternatives": Program(("alternatives.json",), 30.0, ("--seconds", "1700")),
 }
 """In the order in which they run. The others need two trees (``host_time_trees``, ``first_call``)
 or two GPUs (``ranks_nccl``), or are parts of tests (``cases``, ``operators``, ``versions``)."""

@@ -86,7 +86,7 @@ def test_the_page_about_memory_shows_each_measurement(tmp_path):
     }
     (tmp_path / "memory.json").write_text(json.dumps(found))
     page = memory.page(memory.PAGE.read_text(encoding="utf-8"), tmp_path)
-    assert "| mlp | 2 | 3 | 0.5 | 1.5 | 4 |" in page and "- models, vit: `no timm`" in page
+    assert "| mlp | 2 | 3 | 0.5 | 1.5 |" in page and "- models, vit: `no timm`" in page
     assert "| MLP | one callable | 1 | 3 | 0.5 | 4 |" in page
     assert "| 32 | 1 | 3 | 0.5 | 4 | 33 | 1 |" in page
 

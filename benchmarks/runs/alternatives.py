@@ -13,11 +13,13 @@ leaves out what compiles, unless it is named.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -212,9 +214,15 @@ NEEDS |= {
 
 
 @torch.no_grad()
-def work(connection: Connection, model: str, way: str, tiny: bool, folder: str, path: str) -> None:
-    """Make a model, then do what is asked: make it ready, and batches of calls."""
+def work(
+    connection: Connection, crash: Path, model: str, way: str, tiny: bool, folder: str, path: str
+) -> None:
+    """Make a model, then do what is asked: make it ready, and batches of calls.
+
+    ``crash`` is where Python writes what it did when a signal ended it.
+    """
     quiet()
+    faulthandler.enable(open(crash, "w", encoding="utf-8"))  # noqa: SIM115
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     if way == "published gfxGRAPH" and path:
         sys.path.insert(0, path)
@@ -311,9 +319,10 @@ def times(call: Callable[[], Any], batch: int) -> tuple[list[float], list[float]
 class Other:
     """The process of a way."""
 
-    def __init__(self, context: Any, *item: Any) -> None:
+    def __init__(self, context: Any, crash: Path, *item: Any) -> None:
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, *item))
+        self._crash = crash
+        self._process = context.Process(target=work, args=(theirs, crash, *item))
         self._process.start()
         theirs.close()
 
@@ -327,9 +336,14 @@ class Other:
             why = f"ended after {seconds:.0f} s" if seconds > 0 else "no time was left"
         except (EOFError, OSError):
             self._process.join(5)
-            why = f"its process ended with status {self._process.exitcode}"
+            why = f"its process ended with status {self._process.exitcode}{self._where()}"
         self.end()
         return {"error": why}
+
+    def _where(self) -> str:
+        text = self._crash.read_text(encoding="utf-8") if self._crash.exists() else ""
+        lines = re.findall(r'File "(.+)", line (\d+) in (.+)', text.partition("Current thread")[2])
+        return f" in {lines[0][2]}, {shortened(lines[0][0])}:{lines[0][1]}" if lines else ""
 
     def end(self) -> None:
         """End it, whatever it does."""
@@ -356,7 +370,8 @@ def measured(
                 kind = "max-autotune" if "max-autotune" in way else way
                 cache = str(Path(folder) / str(list(WAYS).index(way) if kind == way else kind))
                 path = str(options.published or "")
-                others[way] = Other(context, model, way, options.tiny, cache, path)
+                crash = Path(folder) / f"{len(others)}.crash"
+                others[way] = Other(context, crash, model, way, options.tiny, cache, path)
             for way, other in list(others.items()):
                 if "error" in (found := other.answer(STARTS_WITHIN)):
                     rows[way] = found

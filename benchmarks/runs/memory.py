@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.lib import by_hand
 from benchmarks.lib.models import TEN, Block, UNet, device
 from benchmarks.lib.processes import fresh_processes, quiet, start_context
 from benchmarks.lib.report import about, arguments, earlier, failure, shortened, write
@@ -79,8 +78,6 @@ def of_model(name: str, tiny: bool) -> dict[str, Any]:
         model(*args)
         found["eager peak MiB"] = mib(torch.cuda.max_memory_allocated() - allocated)
         found["eager reserved MiB"] = mib(torch.cuda.max_memory_reserved() - reserved)
-        hand, found["by hand"] = held(lambda: by_hand.captured(model, args))
-        del hand
 
     def calls() -> Any:
         graph = gfxgraph.graphed(model)

@@ -57,7 +57,9 @@ def of(found: dict[str, Any]) -> Iterator[str]:
     yield from (f"- {name}: {model['what']}" for name, model in found["models"].items())
     for words, cell in ((TIMES, _time), (FIRST, _first), (MEMORY, _held), (SAME, _same)):
         yield from ("", *words.strip().splitlines(), "", *_matrix(models, cell))
-    yield from ("", *_lost(models), "", "Not there:", "", *_failed(models), "")
+    short = [name for name, model in found["models"].items() if not model.get("complete")]
+    late = (f"There was no time for all ways of {', '.join(short)}.",) if short else ()
+    yield from ("", *_lost(models), *late, "", "Not there:", "", *_failed(models), "")
 
 
 def _matrix(models: dict[str, Any], cell: Callable[[str, dict[str, Any]], Any]) -> Iterator[str]:

@@ -14,7 +14,15 @@ from benchmarks.tables.models import measured_with
 PAGE = ROOT / "docs" / "internals" / "memory.md"
 KEPT = ("graphs", "pool MiB", "inputs MiB", "held MiB")
 GROWING = ("shapes seen", *KEPT, "captures", "evictions", "eager calls", "hit us")
-PEAKS = ("eager peak MiB", "pool MiB", "inputs MiB", "pool to eager peak", "held MiB")
+PEAKS = ("eager peak MiB", "pool MiB", "inputs MiB", "pool to eager peak")
+
+ABOUT = """
+Eager's peak is what a call has allocated at most, beside weights and arguments. A pool also has a
+workspace of cuBLAS, about 32 MiB. *Held* is what the device has left less. It may be less than the
+pools: a capture frees the workspaces that calls before it have left. What the graph of a model
+holds, in a process of its own and beside other ways, is in [Compared with other
+ways](../comparison.md#measured-side-by-side).
+"""
 
 
 def made() -> str:
@@ -32,15 +40,11 @@ def page(text: str, results: Path = RESULTS) -> str:
 def of(found: dict[str, Any]) -> Iterator[str]:
     """Markdown of all that was found."""
     yield from ("", "## Measured", "", measured_with(found), "")
-    yield "*Held* is what the device has left less. Eager's peak is what a call has allocated at"
-    yield "most, beside weights and arguments; a pool also has the workspaces of libraries."
+    yield from ABOUT.strip().splitlines()
     yield from ("", "A graph of one shape against a call of the model:", "")
     models = found["models"]
-    rows = (
-        (name, *(row.get(what) for what in PEAKS), row.get("by hand", {}).get("held MiB"))
-        for name, row in models.items()
-    )
-    yield from table(("", *PEAKS, "held by hand MiB"), rows)
+    rows = ((name, *(row.get(what) for what in PEAKS)) for name, row in models.items())
+    yield from table(("", *PEAKS), rows)
     yield ""
     yield from (f"- {name}: {row['what']}" for name, row in models.items() if "what" in row)
     yield from ("", "Eight shapes, in the graphs of one callable and of eight:", "")
@@ -53,6 +57,7 @@ def of(found: dict[str, Any]) -> Iterator[str]:
             for way, row in ways.items()
         ),
     )
+    yield from ("", "In what follows, *held* includes what libraries load at their first call.")
     for name, part in found["many shapes"].items():
         if "error" in part:
             continue

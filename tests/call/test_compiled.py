@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import logging
 import os
+import random
 import re
 import shutil
+import sys
 import weakref
 from typing import Any
 
@@ -117,6 +120,23 @@ def test_several_regions_are_one_graph(device, backend):
         assert not difference(got, expected, True) and not difference(more["y"], rest["y"], True)
     assert compiled_only(graph)
     assert graph.stats().captures == 1 and graph.stats().graphs[0].paths == 1
+
+
+@needs_inductor
+def test_a_function_may_ask_for_the_limit_of_recursion_that_inductor_raises(device):
+    unknown = random.random()  # no cache has this function: it is compiled
+
+    def asks(x):
+        return x * unknown + len(inspect.signature(Backend).parameters)
+
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    try:
+        graph = gfxgraph.graphed(asks, compile=True, fallback="raise")
+        graph(torch.ones(3, device=device))
+    finally:
+        sys.setrecursionlimit(before)
+    assert compiled_only(graph)
 
 
 def test_regions_are_counted_by_the_backend_that_makes_them(device):

@@ -26,6 +26,9 @@ __all__ = ["Compile", "Compiled"]
 
 _CUDAGRAPHS = "triton.cudagraphs"
 
+# The limit of recursion that Inductor sets, if it is lower.
+_DEPTH_OF_INDUCTOR = 2000
+
 # Seconds that a search may take by default.
 _SECONDS = 600.0
 
@@ -180,6 +183,10 @@ class Compiled:
         self.regions: list[Any] = []
         self.dynamic = dynamic
         self._run: Callable[..., Any] | None = None
+        # Inductor raises it for good when it first compiles. A function that asks for it, as
+        # inspect.signature does, would be seen to change what it reads.
+        if (how.arguments.get("backend") or "inductor") == "inductor":
+            sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEPTH_OF_INDUCTOR))
 
     def with_settings(self, settings: Settings) -> Compiled:
         """The code that is compiled with other settings of Inductor."""
