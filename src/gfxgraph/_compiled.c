@@ -1,5 +1,6 @@
-/* What each replay does and Python takes long for. Optional: without it graph/words.py uses NumPy, and
- * device/gpu.py ctypes. Only the stable interface of Python is used, nothing of torch or CUDA. */
+/* What each replay does and Python takes long for. Optional: without it graph/words.py uses NumPy, or
+ * asks torch of each argument, and device/gpu.py uses ctypes. Only the stable interface of Python is
+ * used, nothing of torch or CUDA. */
 
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -19,17 +20,23 @@ typedef struct {
     Word *words;
 } Words;
 
-/* In order, and no further than the first that differs: what a pointer leads to is read only after
- * the pointer was compared. No other thread runs Python in between. */
+#define AT_ONCE 4
+
+static uint64_t differs(const Word *word)
+{
+    return *(const volatile uint64_t *)(uintptr_t)word->at ^ word->expected;
+}
+
+/* In order, and no further than the first four where one differs: what a pointer leads to is read
+ * only after the pointer was compared. No other thread runs Python in between. */
 static PyObject *words_same(PyObject *self, PyObject *unused)
 {
     const Words *words = (const Words *)self;
+    const Word *end = words->words + words->count;
     (void)unused;
-    for (Py_ssize_t n = 0; n < words->count; n++) {
-        const Word word = words->words[n];
-        if (*(const volatile uint64_t *)(uintptr_t)word.at != word.expected)
+    for (const Word *word = words->words; word < end; word += AT_ONCE)
+        if (differs(word) | differs(word + 1) | differs(word + 2) | differs(word + 3))
             Py_RETURN_FALSE;
-    }
     Py_RETURN_TRUE;
 }
 
@@ -45,8 +52,9 @@ static PyObject *words_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     if (!PyArg_ParseTuple(args, "y#:Words", &data, &size))
         return NULL;
-    if (size % (Py_ssize_t)sizeof(Word) != 0) {
-        PyErr_SetString(PyExc_ValueError, "expected pairs of words: an address, what stands there");
+    if (size % (Py_ssize_t)(AT_ONCE * sizeof(Word)) != 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "expected pairs of words (an address, what stands there), by the four");
         return NULL;
     }
     self = (Words *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -76,7 +84,8 @@ static PyMethodDef words_methods[] = {
 };
 
 static PyType_Slot words_slots[] = {
-    {Py_tp_doc, "Pairs of an address and the word that stood there, as the bytes of 64-bit words."},
+    {Py_tp_doc, "Pairs of an address and the word that stood there, as the bytes of 64-bit words. "
+                "Four are read at a time."},
     {Py_tp_new, words_new},
     {Py_tp_dealloc, words_dealloc},
     {Py_tp_methods, words_methods},
@@ -85,6 +94,170 @@ static PyType_Slot words_slots[] = {
 
 static PyType_Spec words_spec = {
     "gfxgraph._compiled.Words", sizeof(Words), 0, Py_TPFLAGS_DEFAULT, words_slots,
+};
+
+/* Kinds: compares what lies in tensors, as question_of_kinds() in graph/words.py describes it. */
+
+typedef struct {
+    uint64_t at, expected, noise; /* noise: bits that say nothing */
+} Part;
+
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t first, end; /* of its parts */
+    int is_asked;
+} Kind;
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t inner, count, asked, places;
+    Kind *kinds;
+    Part *parts;
+    PyObject **seen;
+    PyObject *some, *all;
+} Kinds;
+
+/* Nothing is read of an object before its type was compared, and no tensor is read elsewhere than
+ * where every tensor of C++ has words. No other thread runs Python in between. */
+static int kinds_same(const Kinds *self, PyObject *const *args)
+{
+    memset(self->seen, 0, (size_t)self->places * sizeof(PyObject *));
+    for (Py_ssize_t n = 0; n < self->count; n++) {
+        PyObject *item = args[n];
+        const Kind *kind = &self->kinds[n];
+        const char *inner;
+        uint64_t different;
+        Py_ssize_t at = (Py_ssize_t)((uintptr_t)item >> 4) & (self->places - 1);
+
+        for (; self->seen[at] != NULL; at = (at + 1) & (self->places - 1))
+            if (self->seen[at] == item)
+                return 0; /* one object twice */
+        self->seen[at] = item;
+        if (Py_TYPE(item) != kind->type)
+            return 0;
+        inner = *(const char *const *)((const char *)item + self->inner);
+        if (inner == NULL)
+            return 0;
+        different = 0;
+        for (const Part *part = self->parts + kind->first; part < self->parts + kind->end; part++)
+            different |= (*(const volatile uint64_t *)(inner + part->at) ^ part->expected) &
+                         ~part->noise;
+        if (different)
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *kinds_check(PyObject *item, PyObject *const *args, Py_ssize_t count)
+{
+    const Kinds *self = (const Kinds *)item;
+    const int is_same = count == self->count && kinds_same(self, args);
+    PyObject *answer, *given = PyTuple_New(is_same ? self->asked : count);
+
+    if (given == NULL)
+        return NULL;
+    for (Py_ssize_t n = 0, to = 0; n < count; n++)
+        if (!is_same || self->kinds[n].is_asked) {
+            Py_INCREF(args[n]);
+            PyTuple_SetItem(given, to++, args[n]); /* there is room for it */
+        }
+    answer = PyObject_Call(is_same ? self->some : self->all, given, NULL);
+    Py_DECREF(given);
+    return answer;
+}
+
+/* Takes three words a kind: its type, whether it is asked, how many parts it has. */
+static int kinds_fill(Kinds *self, const uint64_t *heads, Py_ssize_t parts)
+{
+    Py_ssize_t first = 0;
+    for (Py_ssize_t n = 0; n < self->count; n++, heads += 3) {
+        if (heads[2] > (uint64_t)(parts - first))
+            return -1;
+        self->kinds[n].type = (PyTypeObject *)(uintptr_t)heads[0];
+        self->kinds[n].is_asked = heads[1] != 0;
+        self->kinds[n].first = first;
+        self->kinds[n].end = first += (Py_ssize_t)heads[2];
+        self->asked += heads[1] != 0;
+    }
+    return first == parts ? 0 : -1;
+}
+
+static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    const char *heads, *parts;
+    Py_ssize_t inner, size_of_heads, size_of_parts;
+    PyObject *some, *all;
+    Kinds *self;
+
+    if (kwargs != NULL && PyDict_Size(kwargs) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Kinds() takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "ny#y#OO:Kinds", &inner, &heads, &size_of_heads, &parts,
+                          &size_of_parts, &some, &all))
+        return NULL;
+    self = (Kinds *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(some);
+    Py_INCREF(all);
+    self->some = some;
+    self->all = all;
+    self->inner = inner;
+    self->count = size_of_heads / (Py_ssize_t)(3 * sizeof(uint64_t));
+    for (self->places = 4; self->places < 2 * self->count; self->places *= 2)
+        ;
+    self->kinds = PyMem_Calloc((size_t)self->count + 1, sizeof(Kind));
+    self->seen = PyMem_Calloc((size_t)self->places, sizeof(PyObject *));
+    self->parts = PyMem_Malloc(size_of_parts ? (size_t)size_of_parts : 1);
+    if (self->kinds == NULL || self->seen == NULL || self->parts == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    memcpy(self->parts, parts, (size_t)size_of_parts);
+    if (size_of_heads % (Py_ssize_t)(3 * sizeof(uint64_t)) != 0 ||
+        size_of_parts % (Py_ssize_t)sizeof(Part) != 0 ||
+        kinds_fill(self, (const uint64_t *)(const void *)heads,
+                   size_of_parts / (Py_ssize_t)sizeof(Part)) < 0) {
+        Py_DECREF(self);
+        PyErr_SetString(PyExc_ValueError, "expected three words a kind, and as many parts as they say");
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void kinds_dealloc(PyObject *item)
+{
+    PyTypeObject *type = Py_TYPE(item);
+    Kinds *self = (Kinds *)item;
+    PyMem_Free(self->kinds);
+    PyMem_Free(self->seen);
+    PyMem_Free(self->parts);
+    Py_XDECREF(self->some);
+    Py_XDECREF(self->all);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(item);
+    Py_DECREF(type);
+}
+
+static PyMethodDef kinds_methods[] = {
+    {"check", (PyCFunction)(void (*)(void))kinds_check, METH_FASTCALL,
+     "Whether tensors are of these kinds and all different."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot kinds_slots[] = {
+    {Py_tp_doc, "Where the tensor of C++ stands in that of Python; three words a kind (its type, "
+                "whether some() is asked, how many parts); the parts (an offset in there, the word "
+                "at it, bits of it that say nothing); what is asked if all words are the same; what "
+                "if they are not."},
+    {Py_tp_new, kinds_new},
+    {Py_tp_dealloc, kinds_dealloc},
+    {Py_tp_methods, kinds_methods},
+    {0, NULL},
+};
+
+static PyType_Spec kinds_spec = {
+    "gfxgraph._compiled.Kinds", sizeof(Kinds), 0, Py_TPFLAGS_DEFAULT, kinds_slots,
 };
 
 /* Copy: a call of the driver that copies memory into a static input. */
@@ -184,7 +357,9 @@ static int add(PyObject *module, const char *name, PyType_Spec *spec)
 
 static int module_exec(PyObject *module)
 {
-    return add(module, "Words", &words_spec) < 0 ? -1 : add(module, "Copy", &copy_spec);
+    if (add(module, "Words", &words_spec) < 0 || add(module, "Kinds", &kinds_spec) < 0)
+        return -1;
+    return add(module, "Copy", &copy_spec);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)module_exec}, {0, NULL}};

@@ -1,11 +1,37 @@
 """The compiled part, which may be missing; see _compiled.c."""
 
+from collections.abc import Callable
+
 class Words:
-    """Pairs of an address and the word that stood there, as the bytes of 64-bit words."""
+    """Pairs of an address and the word that stood there, as the bytes of 64-bit words.
+
+    Four are read at a time.
+    """
 
     def __new__(cls, data: bytes, /) -> Words: ...
     def same(self) -> bool:
         """Whether each word stands where it stood."""
+
+class Kinds:
+    """What lies in tensors of the kinds of others, as the bytes of 64-bit words.
+
+    ``inner``: where the tensor of C++ stands in that of Python. ``heads``: for each tensor its
+    type, whether ``some`` is asked of it, and how many parts are its. ``parts``: an offset in the
+    tensor of C++, the word that stands there, and bits of it that say nothing. ``some``: asked if
+    all words are the same; ``every``: asked of all tensors if not.
+    """
+
+    def __new__(
+        cls,
+        inner: int,
+        heads: bytes,
+        parts: bytes,
+        some: Callable[..., bool],
+        every: Callable[..., bool],
+        /,
+    ) -> Kinds: ...
+    def check(self, *tensors: object) -> bool:
+        """Whether they are of these kinds, and all different."""
 
 class Copy:
     """A function of the driver (by its address), where it copies to, how many bytes."""

@@ -12,7 +12,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph.graph import words
 from gfxgraph.graph.guard import Guard
-from gfxgraph.graph.places import TypeOf
+from gfxgraph.graph.places import Attributes, TypeOf
 
 pytestmark = pytest.mark.skipif(
     words._memory() is None or words._layout() is None,
@@ -60,6 +60,30 @@ def test_a_tensor_of_another_kind_is_noticed(change, with_autograd):
     assert is_same()
     CHANGES_OF_KIND[change](tensor)
     assert not is_same()
+
+
+@pytest.mark.parametrize("change", ["requires_grad", "dtype", "conjugated", "swapped"])
+def test_another_kind_of_tensor_that_requires_grad_is_noticed(change):
+    tensor = torch.zeros(4, 4, requires_grad=True)
+    is_same = asked(words.of_kind(tensor))
+    with torch.no_grad():
+        tensor.add_(1)
+    (tensor * 2).sum().backward()
+    assert is_same()
+    CHANGES_OF_KIND[change](tensor)
+    assert not is_same()
+
+
+def test_a_view_that_requires_grad_because_its_base_does_now_is_noticed():
+    base = torch.zeros(4, 4)
+    tensors = [torch.zeros(4) for _ in range(14)] + [base[0]]
+    guard = Guard({}, (), (), {})
+    for n, tensor in enumerate(tensors):
+        guard.watch(Attributes(f"t{n}", tensor))
+    guard.complete()
+    assert guard.places_hold()
+    base.requires_grad_(True)
+    assert tensors[-1].requires_grad and not guard.places_hold()
 
 
 def test_a_gradient_that_comes_and_goes_is_no_other_kind_of_tensor():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..interpose.codes import address
+from .words import question_of_kinds
 
 __all__ = ["python_tensor_check", "tensor_check"]
 
@@ -16,15 +17,18 @@ def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """A function of as many tensors: do they have the type, dtype, device, shape and strides?
 
     It also answers ``False`` when autocast or inference mode were switched on or off, or a
-    dispatch mode is active. torch's own C++ guards where this torch has them; the same in Python
-    elsewhere.
+    dispatch mode is active. torch's own C++ guards where this torch has them, which are asked of
+    few where there are many tensors; the same in Python elsewhere.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
 
-        guards = TensorGuards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        return guards.check
-    except (ImportError, TypeError):  # a private interface: gone, or called differently
+        def guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+            asked = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            return asked.check
+
+        return question_of_kinds(leaves, guards) or guards(leaves)
+    except (ImportError, AttributeError, TypeError):  # private: gone, or called differently
         return python_tensor_check(leaves)
 
 

@@ -35,9 +35,9 @@ from ..stats import log
 from . import raw
 
 try:
-    from .._compiled import Words
+    from .._compiled import Kinds, Words
 except ImportError:  # optional
-    Words = None  # type: ignore[assignment,misc]
+    Kinds = Words = None  # type: ignore[assignment,misc]
 
 __all__ = [
     "FEW",
@@ -45,6 +45,7 @@ __all__ = [
     "Word",
     "Words",
     "counting",
+    "inside",
     "of_address",
     "of_bases",
     "of_cell",
@@ -53,6 +54,7 @@ __all__ = [
     "of_object",
     "of_range",
     "question",
+    "question_of_kinds",
     "tells_all",
     "versions",
 ]
@@ -64,7 +66,11 @@ Word: TypeAlias = tuple[int, int, int]
 FEW = 1 if Words is not None else 12
 """To ask less than so many objects takes no longer than to compare their words."""
 
+# To ask less than so many tensors takes no longer than to compare their words.
+_MANY = 4
 _WORD = ctypes.sizeof(ctypes.c_void_p)
+# The compiled part reads so many words of one stage at a time.
+_BY = 4
 # NumPy lets other threads run while it gathers 500 words or more.
 _AT_ONCE = 400
 # What a program can address. NumPy knows no array at 0, so it begins with the second word.
@@ -123,8 +129,12 @@ def question(words: Iterable[Word]) -> Callable[[], bool]:
     for stage, at, word in words:
         stages[stage][at] = word
     if Words is not None:
-        pairs = (pair for stage in stages for pair in stage.items())
-        return Words(array.array("Q", itertools.chain.from_iterable(pairs)).tobytes()).same
+        pairs = array.array("Q")
+        for words_of_stage in stages:
+            found = list(words_of_stage.items())
+            found += found[-1:] * (-len(found) % _BY)
+            pairs.extend(itertools.chain.from_iterable(found))
+        return Words(pairs.tobytes()).same
     return _question_of_numpy(stages)
 
 
@@ -289,6 +299,23 @@ def of_address(tensor: torch.Tensor, data: int) -> list[Word] | None:
 def of_kind(tensor: torch.Tensor) -> list[Word] | None:
     """The type, dtype, device, shape and strides of a tensor; whether it requires grad, and is
     conjugated or negated."""
+    layout, inner, held = _layout(), _inner(tensor), inside(tensor)
+    # A view requires grad where what it is a view of does, which has words of its own.
+    if layout is None or inner is None or held is None or tensor._is_view():
+        return None
+    words = [(HEAD, id(tensor) + _WORD, id(type(tensor)))]
+    words.append((HEAD, id(tensor) + layout.inner, inner))
+    words += [(INNER, inner + at, word) for at, word in held.items()]
+    if held[layout.autograd]:
+        # What requires grad itself does so whatever it was computed by.
+        by = () if tensor.requires_grad and tensor.is_leaf else (layout.grad_fn,)
+        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, *by))
+    return _as_now(words)
+
+
+def inside(tensor: torch.Tensor) -> dict[int, int] | None:
+    """Offset in the tensor of C++ -> word, for all that says its kind; and where autograd keeps
+    what it knows of the tensor (0: it knows nothing, so the tensor does not require grad)."""
     layout, inner = _layout(), _inner(tensor)
     if layout is None or inner is None or tensor.dim() > _MAX_INLINE:
         return None
@@ -297,27 +324,64 @@ def of_kind(tensor: torch.Tensor) -> list[Word] | None:
     strides = [layout.strides + at for at in dims]
     # What lies behind the offset says the rest.
     rest = range(layout.offset + _WORD, layout.end, _WORD)
-    words = [(HEAD, id(tensor) + _WORD, id(type(tensor)))]
-    words.append((HEAD, id(tensor) + layout.inner, inner))
-    words += _read_as(INNER, inner, (layout.autograd, layout.shape, *sizes, *strides, *rest))
-    held = {at - inner: word for stage, at, word in words if stage == INNER}
+    found = _read_as(INNER, inner, (layout.autograd, layout.shape, *sizes, *strides, *rest))
+    held = {at - inner: word for _, at, word in found}
     then = [held[at] for at in (layout.shape, *sizes, *strides)]
-    if then != [tensor.dim(), *tensor.shape, *tensor.stride()]:
+    return held if then == [tensor.dim(), *tensor.shape, *tensor.stride()] else None
+
+
+def question_of_kinds(
+    tensors: Sequence[torch.Tensor], guards: Callable[[Sequence[torch.Tensor]], Callable[..., bool]]
+) -> Callable[..., bool] | None:
+    """What ``guards(tensors)`` says, and quicker: words are compared, and few tensors asked.
+
+    Args:
+        tensors: what others are compared with.
+        guards: gives a function of as many tensors: are they of the kind of its own, all different,
+            and seen in the same modes of torch?
+
+    Where words differ, all tensors are asked: they may say the same. Otherwise the first of each
+    set of dispatch keys is asked, through which alone a mode shows, and those that autograd knows.
+    ``None``: that is not quicker, or it is not known where the words stand.
+    """
+    layout = _layout() if Kinds is not None and len(tensors) >= _MANY else None
+    if layout is None:
         return None
-    if held[layout.autograd]:
-        words += _read_as(INMOST, held[layout.autograd], (layout.requires_grad, layout.grad_fn))
-    return _as_now(words)
+    heads: list[int] = []
+    parts: list[int] = []
+    asked: list[torch.Tensor] = []
+    keys: set[int] = set()
+    for tensor in tensors:
+        held = inside(tensor)
+        if held is None:
+            return None
+        key = torch._C._dispatch_keys(tensor).raw_repr()
+        is_asked = key not in keys or held[layout.autograd] != 0
+        keys.add(key)
+        if is_asked:
+            asked.append(tensor)
+        if held[layout.autograd]:
+            del held[layout.autograd]
+        heads += [id(type(tensor)), is_asked, len(held)]
+        for at, word in held.items():
+            parts += [at, word, layout.noise.get(at, 0)]
+    if 2 * len(asked) > len(tensors):
+        return None
+    of_each, of_all = array.array("Q", heads).tobytes(), array.array("Q", parts).tobytes()
+    return Kinds(layout.inner, of_each, of_all, guards(asked), guards(tensors)).check
 
 
 class _Layout(NamedTuple):
     """Offsets in bytes.
 
+    ``noise``: by offset in the tensor of C++, the bits that differ between tensors of one kind.
     ``inner``: of the tensor of C++, in the one of Python. In that of C++: ``storage``, ``offset``
     (of the data in there), ``autograd``, ``shape`` (the number of dimensions, and behind it their
     sizes), ``strides``, and the ``end`` of what describes the tensor. ``data``: of the address, in
     the storage. ``requires_grad`` and ``grad_fn``: in what autograd holds.
     """
 
+    noise: dict[int, int]
     inner: int
     storage: int
     offset: int
@@ -449,15 +513,16 @@ def _found_layout() -> _Layout:
     if stride - shape != 1 + _MAX_INLINE or words[shape] != len(sizes):
         raise LookupError("shapes lie elsewhere")
     at_offset = _only(words, [offset])
-    end = _end_of(shape, at_offset)
+    end, noise = _end_of(at_offset)
     data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
     autograd, requires_grad, grad_fn = _of_autograd(shape)
     found = (inner, _only(words, [storage._cdata]), at_offset, autograd, shape, stride, end, data)
-    return _Layout(*(_WORD * n for n in (*found, requires_grad, grad_fn)))
+    return _Layout(noise, *(_WORD * n for n in (*found, requires_grad, grad_fn)))
 
 
-def _end_of(shape: int, at_offset: int) -> int:
-    """Where the description of a tensor ends: all that tells two kinds apart lies before."""
+def _end_of(at_offset: int) -> tuple[int, dict[int, int]]:
+    """Where the description of a tensor ends: all that tells two kinds apart lies before. And its
+    noise, see :class:`_Layout`."""
     plain = torch.empty(4, dtype=torch.complex64)
     others = [
         torch.empty(4, dtype=torch.int32),  # another dtype
@@ -468,16 +533,39 @@ def _end_of(shape: int, at_offset: int) -> int:
     with torch.inference_mode():
         others.append(torch.empty(4, dtype=torch.complex64))
     words, end = _block(plain._cdata), 0
-    twins = [_block(twin._cdata) for twin in [torch.empty(4, dtype=torch.complex64) for _ in "abc"]]
-    # What differs between alike tensors is no part of what they are.
-    alike = {n for n, of_all in enumerate(zip(words, *twins, strict=False)) if len({*of_all}) == 1}
-    for other in others:
-        now = _block(other._cdata)
-        differ = [n for n in alike if at_offset < n < len(now) and words[n] != now[n]]
-        if not differ:
+    # What differs between alike tensors is no part of what they are: what no constructor writes.
+    twins = [_block(twin._cdata) for fill in (0, 0xFF) for twin in _twins(plain, fill)]
+    noise = [
+        functools.reduce(operator.or_, (words[n] ^ word for word in of_all))
+        for n, of_all in enumerate(zip(*twins, strict=False))
+        if n < len(words)
+    ]
+    of_others = [_block(other._cdata) for other in others]
+    for now in of_others:
+        alike = [n for n in range(at_offset + 1, min(len(now), len(noise))) if not noise[n]]
+        end = max([end, *(n + 1 for n in alike if words[n] != now[n])])
+    for now in of_others:
+        if not any((words[n] ^ now[n]) & ~noise[n] for n in range(at_offset + 1, end)):
             raise LookupError("two kinds of tensors look alike in memory")
-        end = max(end, max(differ) + 1)
-    return end
+    return end, {n * _WORD: noise[n] for n in range(at_offset + 1, end) if noise[n]}
+
+
+def _twins(tensor: torch.Tensor, fill: int) -> list[torch.Tensor]:
+    """Tensors like ``tensor``; one is made where each byte was ``fill``, if malloc() lets us."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+    libc.free.argtypes, libc.free.restype = (ctypes.c_void_p,), None
+    size, twins = _WORD * len(_block(tensor._cdata)), []
+    for _ in range(_TRIES):
+        blocks = [libc.malloc(size) for _ in range(_TRIES)]
+        for block in filter(None, blocks):
+            ctypes.memset(block, fill, size)
+        for block in blocks:
+            libc.free(block)
+        twins += [torch.empty_like(tensor) for _ in blocks]
+        if any(twin._cdata in blocks for twin in twins):
+            break
+    return twins
 
 
 def _of_autograd(shape: int) -> tuple[int, int, int]:
