@@ -78,10 +78,10 @@ def _found(target: str) -> Any:
             f"{target!r}: expected module:callable or file.py:callable, such as my_policy:model."
         )
     try:
-        named = ast.parse(path.strip(), mode="eval").body
+        steps = _steps(ast.parse(path.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        named = None
-    if named is None or not _is_named(named):
+        steps = []
+    if not steps:
         raise ArgumentError(
             f"{target!r}: expected names and calls with plain values after the colon, such as "
             "Policy(scale=0.5).act."
@@ -95,25 +95,33 @@ def _found(target: str) -> Any:
         )
     with _explaining(f"{target!r} cannot be loaded"):
         module = _file(where) if where.endswith(".py") else _module(where)
-        start = named
-        while not isinstance(start, ast.Name):
-            start = start.func if isinstance(start, ast.Call) else start.value  # type: ignore[attr-defined]
-        getattr(module, start.id)
+        found = getattr(module, steps[0].id)  # type: ignore[attr-defined]
     with _explaining(f"{target!r} failed" if "(" in path else f"{target!r} cannot be loaded"):
-        return _evaluated(named, module)
+        for step in steps[1:]:
+            if isinstance(step, ast.Attribute):
+                found = getattr(found, step.attr)
+            elif isinstance(step, ast.Call):
+                named = {str(key.arg): ast.literal_eval(key.value) for key in step.keywords}
+                found = found(*map(ast.literal_eval, step.args), **named)
+        return found
 
 
-def _is_named(node: ast.expr) -> bool:
-    match node:
-        case ast.Name():
-            return True
-        case ast.Attribute(value=inner):
-            return _is_named(inner)
-        case ast.Call(func=function, args=args, keywords=keywords):
-            values = [*args, *(key.value for key in keywords)]
-            named = all(key.arg is not None for key in keywords)
-            return _is_named(function) and named and all(map(_is_literal, values))
-    return False
+def _steps(node: ast.expr) -> list[ast.expr]:
+    """A name, and the attributes and calls behind it, in this order; none: it is something else."""
+    steps = [node]
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.Attribute(value=inner):
+                node = inner
+            case ast.Call(func=function, args=args, keywords=keywords):
+                values = [*args, *(key.value for key in keywords)]
+                if any(key.arg is None for key in keywords) or not all(map(_is_literal, values)):
+                    return []
+                node = function
+            case _:
+                return []
+        steps.append(node)
+    return steps[::-1]
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -122,18 +130,6 @@ def _is_literal(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _evaluated(node: ast.expr, module: Any) -> Any:
-    match node:
-        case ast.Attribute(value=inner, attr=name):
-            return getattr(_evaluated(inner, module), name)
-        case ast.Call(func=function, args=args, keywords=keywords):
-            named = {str(key.arg): ast.literal_eval(key.value) for key in keywords}
-            return _evaluated(function, module)(*map(ast.literal_eval, args), **named)
-        case ast.Name(id=name):
-            return getattr(module, name)
-    raise ArgumentError(f"{ast.unparse(node)}: expected a name, an attribute or a call.")
 
 
 def _is_there(name: str) -> bool:
