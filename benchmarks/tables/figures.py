@@ -17,23 +17,26 @@ def figures(results: Path) -> str:
     """Markdown of all that the results hold."""
     host: dict[str, Any] = json.loads((results / "host_time.json").read_text())
     demo: dict[str, Any] = json.loads((results / "demo.json").read_text())
-    ways = list(next(iter(host["cases"].values()))["times"])
+    cases: dict[str, Any] = host["cases"]
+    ways = list(next(iter(cases.values()))["times"])
     lines = [
         f"{host['device']}, CUDA {host['runtime']}, torch {host['torch']}, Python {host['python']};"
         " median microseconds until the call returns / until the device is done:",
         "",
     ]
     rows = (
-        (
-            way,
-            *(
-                f"{case['times'][way]['host_us']:.1f} / {case['times'][way]['end_to_end_us']:.1f}"
-                for case in host["cases"].values()
-            ),
-        )
-        for way in ways
+        (name, *(_times(case["times"].get(way)) for way in ways)) for name, case in cases.items()
     )
-    lines += table(("", *host["cases"]), rows)
+    lines += table(("", *ways), rows)
+    lines += ["", "Graphed, as a multiple of the same by hand (results that are the caller's own):"]
+    kinds = {"until the call returns": "host", "until the device is done": "end_to_end"}
+    kinds |= {"a call among 50 that nobody waits for": "back_to_back"}
+    ratio = "graphed own / by hand own"
+    rows = (
+        (name, *(_ratio(case.get(f"{kind}_ratios", {}).get(ratio)) for kind in kinds.values()))
+        for name, case in cases.items()
+    )
+    lines += ["", *table(("", *kinds), rows)]
     report = demo["report"]
     timing = report["timing"]
     facts = report["device"]
@@ -55,6 +58,14 @@ def figures(results: Path) -> str:
         json.loads((results / name).read_text()) for name in ("buckets.json", "compiled.json")
     )
     return "\n".join([*lines, "", *of_buckets(buckets), "", *of_compiled(compiled)])
+
+
+def _times(found: dict[str, float] | None) -> str:
+    return "" if found is None else f"{found['host_us']:.1f} / {found['end_to_end_us']:.1f}"
+
+
+def _ratio(found: float | None) -> str:
+    return "" if found is None else f"{found:.2f}"
 
 
 def of_buckets(found: dict[str, Any]) -> list[str]:
