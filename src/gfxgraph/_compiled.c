@@ -110,7 +110,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Py_ssize_t inner, count, asked, places;
+    Py_ssize_t inner, keys, count, asked, places;
+    uint64_t nested;
     Kind *kinds;
     Part *parts;
     PyObject **seen;
@@ -148,12 +149,28 @@ static int kinds_same(const Kinds *self, PyObject *const *args)
     return 1;
 }
 
+/* Torch's own guards end the process where a tensor is nested: it has no strides. They look at no
+ * object of another type. */
+static int kinds_nested(const Kinds *self, PyObject *const *args, Py_ssize_t count)
+{
+    for (Py_ssize_t n = 0; n < count && n < self->count; n++)
+        if (Py_TYPE(args[n]) == self->kinds[n].type) {
+            const char *inner = *(const char *const *)((const char *)args[n] + self->inner);
+            if (inner != NULL && *(const volatile uint64_t *)(inner + self->keys) & self->nested)
+                return 1;
+        }
+    return 0;
+}
+
 static PyObject *kinds_check(PyObject *item, PyObject *const *args, Py_ssize_t count)
 {
     const Kinds *self = (const Kinds *)item;
     const int is_same = count == self->count && kinds_same(self, args);
-    PyObject *answer, *given = PyTuple_New(is_same ? self->asked : count);
+    PyObject *answer, *given;
 
+    if (!is_same && kinds_nested(self, args, count))
+        Py_RETURN_FALSE;
+    given = PyTuple_New(is_same ? self->asked : count);
     if (given == NULL)
         return NULL;
     for (Py_ssize_t n = 0, to = 0; n < count; n++)
@@ -185,7 +202,8 @@ static int kinds_fill(Kinds *self, const uint64_t *heads, Py_ssize_t parts)
 static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     const char *heads, *parts;
-    Py_ssize_t inner, size_of_heads, size_of_parts;
+    Py_ssize_t inner, keys, size_of_heads, size_of_parts;
+    unsigned long long nested;
     PyObject *some, *all;
     Kinds *self;
 
@@ -193,8 +211,8 @@ static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_TypeError, "Kinds() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "ny#y#OO:Kinds", &inner, &heads, &size_of_heads, &parts,
-                          &size_of_parts, &some, &all))
+    if (!PyArg_ParseTuple(args, "nnKy#y#OO:Kinds", &inner, &keys, &nested, &heads, &size_of_heads,
+                          &parts, &size_of_parts, &some, &all))
         return NULL;
     self = (Kinds *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
@@ -204,6 +222,8 @@ static PyObject *kinds_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->some = some;
     self->all = all;
     self->inner = inner;
+    self->keys = keys;
+    self->nested = nested;
     self->count = size_of_heads / (Py_ssize_t)(3 * sizeof(uint64_t));
     for (self->places = 4; self->places < 2 * self->count; self->places *= 2)
         ;
@@ -246,7 +266,8 @@ static PyMethodDef kinds_methods[] = {
 };
 
 static PyType_Slot kinds_slots[] = {
-    {Py_tp_doc, "Where the tensor of C++ stands in that of Python; three words a kind (its type, "
+    {Py_tp_doc, "Where the tensor of C++ stands in that of Python, and its dispatch keys in there; "
+                "which of these a nested tensor has; three words a kind (its type, "
                 "whether some() is asked, how many parts); the parts (an offset in there, the word "
                 "at it, bits of it that say nothing); what is asked if all words are the same; what "
                 "if they are not."},

@@ -15,15 +15,18 @@ class Words:
 class Kinds:
     """What lies in tensors of the kinds of others, as the bytes of 64-bit words.
 
-    ``inner``: where the tensor of C++ stands in that of Python. ``heads``: for each tensor its
-    type, whether ``some`` is asked of it, and how many parts are its. ``parts``: an offset in the
-    tensor of C++, the word that stands there, and bits of it that say nothing. ``some``: asked if
-    all words are the same; ``every``: asked of all tensors if not.
+    ``inner``: where the tensor of C++ stands in that of Python. ``keys``: where its dispatch keys
+    stand in there; ``nested``: bits of these that no tensor may have of which ``every`` is asked.
+    ``heads``: for each tensor its type, whether ``some`` is asked of it, and how many parts are
+    its. ``parts``: an offset in the tensor of C++, the word that stands there, and bits of it that
+    say nothing. ``some``: asked if all words are the same; ``every``: asked of all tensors if not.
     """
 
     def __new__(
         cls,
         inner: int,
+        keys: int,
+        nested: int,
         heads: bytes,
         parts: bytes,
         some: Callable[..., bool],

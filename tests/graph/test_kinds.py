@@ -221,14 +221,31 @@ def test_the_tensors_of_transforms_and_traces_are_noticed():
     "tensors",
     [
         made()[:3],
-        [*made(), torch.zeros(1, 1, 1, 1, 1, 1)],
-        [*made(), torch.zeros(2).to_sparse()],
         [torch.zeros(4, requires_grad=True) for _ in range(8)],
         [torch.zeros(5)[1:] for _ in range(8)],
     ],
-    ids=["few", "six dimensions", "sparse", "that require grad", "views"],
+    ids=["few", "that require grad", "views"],
 )
-def test_torch_is_asked_of_all_where_that_is_quicker_or_words_are_unknown(tensors):
+def test_torch_is_asked_of_all_where_that_is_quicker(tensors):
+    asked = []
+    check = words.question_of_kinds(tensors, functools.partial(by_torch, asked=asked))
+    assert check(*tensors) is True and asked == [len(tensors)]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [torch.zeros(1, 1, 1, 1, 1, 1), torch.zeros(2).to_sparse()],
+    ids=["six dimensions", "sparse"],
+)
+def test_torch_is_asked_also_of_a_tensor_whose_words_are_unknown(unknown):
+    tensors, asked = [*made(), unknown], []
+    check = words.question_of_kinds(tensors, functools.partial(by_torch, asked=asked))
+    assert check(*tensors) is True and asked == [FEW + 1]
+    assert check(*tensors[:-1], torch.zeros(1, 1, 1, 1, 1, 2)) is False
+
+
+def test_of_a_subclass_all_is_asked_of_torch():
+    tensors = [*made(), torch.zeros(2).as_subclass(Sub)]
     assert words.question_of_kinds(tensors, by_torch) is None
     assert tensor_check(tensors)(*tensors)
 
@@ -254,10 +271,10 @@ def test_the_compiled_part_refuses_what_are_no_kinds():
     one = words_of(id(torch.Tensor), 0, 1)
     for heads, parts in ((one, b""), (one, words_of(1)), (one[:-8], b""), (b"", words_of(1, 2, 0))):
         with pytest.raises(ValueError, match="parts"):
-            words.Kinds(16, heads, parts, bool, bool)
+            words.Kinds(16, 168, 0, heads, parts, bool, bool)
     with pytest.raises(TypeError):
         words.Kinds(inner=16)
-    assert words.Kinds(16, b"", b"", lambda: True, bool).check()
+    assert words.Kinds(16, 168, 0, b"", b"", lambda: True, bool).check()
 
 
 @torch.no_grad()
@@ -279,3 +296,35 @@ def test_a_call_with_another_kind_of_tensor_gives_what_eager_gives(change):
     before = graph.stats().replays
     assert graph(*given()) == fn(*given()) and graph.stats().replays == before + 1
     assert graph(*given(change)) == fn(*given(change))
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("count", [1, 5, 9])
+@pytest.mark.parametrize("missing", [None, "compiled part", "guards of torch"])
+def test_a_nested_tensor_is_another_kind_and_the_process_goes_on(count, missing, monkeypatch):
+    if missing == "compiled part":
+        monkeypatch.setattr(words, "Kinds", None)
+    check = python_tensor_check if missing == "guards of torch" else tensor_check
+    tensors = [torch.zeros(4, 4) for _ in range(count)]
+    nested, sparse = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), torch.eye(4)
+    asked = check(tensors)
+    for other in (nested, sparse.to_sparse()):
+        assert asked(*tensors) is True
+        assert asked(*tensors[:-1], other) is False
+    assert check([*tensors, torch.zeros(1, 1, 1, 1, 1, 1)])(*tensors, nested) is False
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_call_with_a_nested_tensor_gives_what_eager_gives(count):
+    graphed = gfxgraph.graphed(lambda *tensors: [tensor * 2 for tensor in tensors])
+    tensors = [torch.ones(2, 3, device=gfxgraph.device_type()) for _ in range(count)]
+    for _ in range(2):
+        graphed(*tensors)
+    nested = torch.nested.nested_tensor([tensors[0][0], tensors[0][1, :2]])
+    for _ in range(2):
+        *_, result = graphed(*tensors[:-1], nested)
+        assert result.is_nested
+        assert [part.tolist() for part in result.unbind()] == [[2] * 3, [2] * 2]

@@ -27,21 +27,37 @@ def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
             asked = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
             return asked.check
 
-        return question_of_kinds(leaves, guards) or guards(leaves)
+        return question_of_kinds(leaves, guards) or _but_nested(leaves, guards(leaves))
     except (ImportError, AttributeError, TypeError):  # private: gone, or called differently
         return python_tensor_check(leaves)
+
+
+def _but_nested(leaves: Sequence[torch.Tensor], check: Callable[..., bool]) -> Callable[..., bool]:
+    """``check``, which is not asked of nested tensors: torch's guards ask for strides, which these
+    do not have, and the process ends. They look at no tensor of another type."""
+    kinds = set(map(type, leaves))
+
+    def check_strided(*tensors: Any) -> bool:
+        with torch._C.DisableTorchFunction():  # no code of a mode or of a subclass runs
+            if any(type(tensor) in kinds and tensor.is_nested for tensor in tensors):
+                return False
+        return check(*tensors)
+
+    return check_strided
 
 
 def python_tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """The same as :func:`tensor_check` without private parts of torch."""
 
     def describe(tensor: Any) -> Any:
+        has_strides = tensor.layout is torch.strided and not tensor.is_nested
         return (
             type(tensor),
             tensor.dtype,
             tensor.device,
-            tensor.shape,
-            tensor.stride(),
+            tensor.layout,
+            tensor.is_nested,
+            has_strides and (tensor.shape, tensor.stride()),
             tensor.requires_grad and torch.is_grad_enabled(),
             tensor.is_conj(),
             tensor.is_neg(),

@@ -69,6 +69,7 @@ FEW = 1 if Words is not None else 12
 # To ask less than so many tensors takes no longer than to compare their words.
 _MANY = 4
 _WORD = ctypes.sizeof(ctypes.c_void_p)
+_ALL_BITS = (1 << 64) - 1
 # The compiled part reads so many words of one stage at a time.
 _BY = 4
 # NumPy lets other threads run while it gathers 500 words or more.
@@ -342,50 +343,54 @@ def question_of_kinds(
 
     Where words differ, all tensors are asked: they may say the same. Otherwise the first of each
     set of dispatch keys is asked, through which alone a mode shows, and those that autograd knows.
-    ``None``: that is not quicker, or it is not known where the words stand.
+    Where that is not quicker, all are asked. None is asked where one is nested: torch's guards end
+    the process there. ``None``: it is not known where the words stand.
     """
-    layout = _layout() if Kinds is not None and len(tensors) >= _MANY else None
-    if layout is None:
+    layout = _layout() if Kinds is not None else None
+    if layout is None or any(type(tensor) not in _PLAIN for tensor in tensors):
         return None
+    known = [inside(tensor) for tensor in tensors]
+    keys = [torch._C._dispatch_keys(tensor).raw_repr() for tensor in tensors]
+    is_asked = [
+        keys.index(key) == n or held is None or held[layout.autograd] != 0
+        for n, (key, held) in enumerate(zip(keys, known, strict=True))
+    ]
+    if len(tensors) < _MANY or 2 * sum(is_asked) > len(tensors):
+        known, is_asked = [None] * len(tensors), [True] * len(tensors)
     heads: list[int] = []
     parts: list[int] = []
-    asked: list[torch.Tensor] = []
-    keys: set[int] = set()
-    for tensor in tensors:
-        held = inside(tensor)
-        if held is None:
-            return None
-        key = torch._C._dispatch_keys(tensor).raw_repr()
-        is_asked = key not in keys or held[layout.autograd] != 0
-        keys.add(key)
-        if is_asked:
-            asked.append(tensor)
-        if held[layout.autograd]:
-            del held[layout.autograd]
-        heads += [id(type(tensor)), is_asked, len(held)]
-        for at, word in held.items():
-            parts += [at, word, layout.noise.get(at, 0)]
-    if 2 * len(asked) > len(tensors):
-        return None
+    for tensor, held, asks in zip(tensors, known, is_asked, strict=True):
+        words = [(layout.keys, 0, ~layout.nested & _ALL_BITS)]
+        if held is not None:
+            words = [(at, word, layout.noise.get(at, 0)) for at, word in held.items()]
+            words = [part for part in words if part[0] != layout.autograd or not part[1]]
+        heads += [id(type(tensor)), asks, len(words)]
+        parts += itertools.chain.from_iterable(words)
     of_each, of_all = array.array("Q", heads).tobytes(), array.array("Q", parts).tobytes()
-    return Kinds(layout.inner, of_each, of_all, guards(asked), guards(tensors)).check
+    some, every = guards(list(itertools.compress(tensors, is_asked))), guards(tensors)
+    where = layout.inner, layout.keys, layout.nested
+    return Kinds(*where, of_each, of_all, some, every).check
 
 
 class _Layout(NamedTuple):
     """Offsets in bytes.
 
     ``noise``: by offset in the tensor of C++, the bits that differ between tensors of one kind.
+    ``nested``: the bits of ``keys`` that a nested tensor has.
     ``inner``: of the tensor of C++, in the one of Python. In that of C++: ``storage``, ``offset``
-    (of the data in there), ``autograd``, ``shape`` (the number of dimensions, and behind it their
-    sizes), ``strides``, and the ``end`` of what describes the tensor. ``data``: of the address, in
-    the storage. ``requires_grad`` and ``grad_fn``: in what autograd holds.
+    (of the data in there), ``autograd``, ``keys`` (of the dispatcher), ``shape`` (the number of
+    dimensions, and behind it their sizes), ``strides``, and the ``end`` of what describes the
+    tensor. ``data``: of the address, in the storage. ``requires_grad`` and ``grad_fn``: in what
+    autograd holds.
     """
 
     noise: dict[int, int]
+    nested: int
     inner: int
     storage: int
     offset: int
     autograd: int
+    keys: int
     shape: int
     strides: int
     end: int
@@ -516,8 +521,11 @@ def _found_layout() -> _Layout:
     end, noise = _end_of(at_offset)
     data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
     autograd, requires_grad, grad_fn = _of_autograd(shape)
-    found = (inner, _only(words, [storage._cdata]), at_offset, autograd, shape, stride, end, data)
-    return _Layout(noise, *(_WORD * n for n in (*found, requires_grad, grad_fn)))
+    keys = _only(words, [torch._C._dispatch_keys(probe).raw_repr()])
+    nested = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
+    found = (inner, _only(words, [storage._cdata]), at_offset, autograd, keys, shape, stride, end)
+    places = (_WORD * n for n in (*found, data, requires_grad, grad_fn))
+    return _Layout(noise, nested, *places)
 
 
 def _end_of(at_offset: int) -> tuple[int, dict[int, int]]:
