@@ -62,7 +62,7 @@ def ways_of(
     called = fn if given is None else lambda *tensors: fn(given(*tensors))
     compile_fn = torch.compile(called) if compiled else called
     graph, static, out = by_hand.captured(compile_fn, inputs)
-    how: Any = {"fallback": "raise", "compile": compiled or None}
+    how: Any = {"fallback": "raise", "compile": compiled}
     args = inputs if given is None else [given(*inputs)]
     view = gfxgraph.graphed(fn, outputs="view", **how)
     own = gfxgraph.graphed(fn, **how)

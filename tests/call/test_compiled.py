@@ -127,7 +127,7 @@ def test_a_function_may_ask_for_the_limit_of_recursion_that_inductor_raises(devi
     unknown = random.random()  # no cache has this function: it is compiled
 
     def asks(x):
-        return x * unknown + len(inspect.signature(Backend).parameters)
+        return x * unknown + len(inspect.signature(difference).parameters)
 
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
