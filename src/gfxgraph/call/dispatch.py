@@ -165,7 +165,7 @@ class Dispatcher:
 
         Until that call has its result, another replay or a capture would overwrite it.
         """
-        pools = self.builder.graph_pools.values()
+        pools = list(self.builder.graph_pools.values())  # at once: another thread may add one
         return any(graph_pool.is_replaying for graph_pool in pools) and is_lock_ours()
 
     def without_grad(
