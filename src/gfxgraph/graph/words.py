@@ -334,7 +334,7 @@ def inside(tensor: torch.Tensor) -> dict[int, int] | None:
 def question_of_kinds(
     tensors: Sequence[torch.Tensor], guards: Callable[[Sequence[torch.Tensor]], Callable[..., bool]]
 ) -> Callable[..., bool] | None:
-    """What ``guards(tensors)`` says, and quicker: words are compared, and few tensors asked.
+    """The answer of ``guards(tensors)``, in less time: it compares words, and asks few tensors.
 
     Args:
         tensors: what others are compared with.

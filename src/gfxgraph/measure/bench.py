@@ -89,7 +89,8 @@ def bench(
             ``"max-autotune"``. Default: all but the last, which compiles for minutes; without a
             GPU ``"graph"``.
         seconds: how long to time calls, all ways together, and as long again for ``traffic``.
-            Default 10. At least 6 rounds are made, and at most 400, of at most 50 calls of each.
+            Default 10. At least 6 rounds are made, and at most 400, of at most 50 calls of each. On
+            a GPU, up to three times as long, while an interval is wider than 5 %.
         traffic: the positional arguments of calls that differ in one size, in the order in which
             they come: compares a graph for each size, buckets, and code that is compiled for any
             size. Default: all calls are of one size.

@@ -77,7 +77,7 @@ class Samples:
 
 def median_interval(values: Sequence[float]) -> Interval:
     """The median, with the interval that order statistics give without any assumption."""
-    low, high = _bounds(values, 0.5, _CONFIDENCE)
+    low, high = _bounds(values, 0.5)
     return Interval(round(statistics.median(values), 4), round(low, 4), round(high, 4))
 
 
@@ -131,7 +131,7 @@ def _mean_of_fastest(calls: Sequence[tuple[float, int]], often: Mapping[int, int
     return (total + left * us) / wanted  # few and short rounds may give too few
 
 
-def _bounds(values: Sequence[float], share: float, confidence: float) -> tuple[float, float]:
+def _bounds(values: Sequence[float], share: float) -> tuple[float, float]:
     """Two of the values between which the true quantile at ``share`` lies.
 
     Source: the number of values below the true quantile is binomial, B(n, share), so the interval
@@ -139,7 +139,7 @@ def _bounds(values: Sequence[float], share: float, confidence: float) -> tuple[f
     P(X < k) + P(X >= m).
     """
     ordered, n = sorted(values), len(values)
-    missed, below, low = (1 - confidence) / 2, 0.0, 0
+    missed, below, low = (1 - _CONFIDENCE) / 2, 0.0, 0
     for k in range(n):
         below += math.exp(
             math.lgamma(n + 1)
