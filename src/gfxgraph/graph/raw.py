@@ -191,7 +191,7 @@ def slots(item: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for cls in mro(type(item)):
         if _flags.__get__(cls) & _HEAP or cls is C_DATA:
-            for name, slot in namespace(cls).items():
+            for name, slot in list(namespace(cls).items()):  # another thread may add one
                 if type(slot) is types.MemberDescriptorType and slot.__objclass__ is cls:
                     found.setdefault(f"{name_of(cls)}.{name}" if name in found else name, slot)
     return found
