@@ -19,7 +19,15 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.call.identity import surroundings_of
-from gfxgraph.compiling.tuning import Tried, Tuned, candidates, remember, remembered, search
+from gfxgraph.compiling.tuning import (
+    Tried,
+    Tuned,
+    candidates,
+    remember,
+    remembered,
+    search,
+    timed_without_gaps,
+)
 from gfxgraph.errors import ArgumentError
 from tests.helpers.devices import HAS_GPU
 from tests.helpers.models import net
@@ -415,3 +423,14 @@ def test_on_a_gpu_replays_of_graphs_are_timed_and_the_fastest_kept():
     assert row.tuned.tried and all(one.outcome != "begun" for one in row.tuned.tried)
     assert all(one.us for one in row.tuned.tried if one.outcome != "dropped")
     assert len(graph.stats().graphs) == 1 and graph.stats().captures == 1
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_inductor_clears_more_than_the_cache_before_what_it_times():
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    size = torch.cuda.get_device_properties(0).L2_cache_size
+    with timed_without_gaps(), timed_without_gaps():
+        free, _ = torch.cuda.mem_get_info(0)
+        assert size < benchmarker.L2_cache_size <= 8 * size or free < 8 * size
+    assert benchmarker.L2_cache_size == size

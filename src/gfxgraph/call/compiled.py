@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..compiling.inductor import inductor_settings
-from ..compiling.tuning import Settings
+from ..compiling.tuning import Settings, timed_without_gaps
 from ..device import current_device
 from ..errors import ArgumentError, CompileError, first_paragraph
 from ..interpose.interrupts import interrupt_in
@@ -183,9 +183,10 @@ class Compiled:
         self.regions: list[Any] = []
         self.dynamic = dynamic
         self._run: Callable[..., Any] | None = None
+        self._is_inductor = (how.arguments.get("backend") or "inductor") == "inductor"
         # Inductor raises it for good when it first compiles. A function that asks for it, as
         # inspect.signature does, would be seen to change what it reads.
-        if (how.arguments.get("backend") or "inductor") == "inductor":
+        if self._is_inductor:
             sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEPTH_OF_INDUCTOR))
 
     def with_settings(self, settings: Settings) -> Compiled:
@@ -221,7 +222,7 @@ class Compiled:
                 return self._compiled()(fn, args, kwargs)
         before, start = len(self.regions), time.perf_counter()
         try:
-            with self._settings(), _room_for_kinds():
+            with self._settings(), _room_for_kinds(), self._timed():
                 result = self._compiled()(fn, args, kwargs)
         except Exception as error:
             self.seconds += time.perf_counter() - start
@@ -241,6 +242,9 @@ class Compiled:
     def _settings(self) -> AbstractContextManager[Any]:
         # The same in the capture: what Dynamo made is for the settings it was made with.
         return inductor_settings() if self.how.recommended else nullcontext()
+
+    def _timed(self) -> AbstractContextManager[Any]:
+        return timed_without_gaps() if self._is_inductor else nullcontext()
 
     def _compiled(self) -> Callable[..., Any]:
         if self._run is None:
