@@ -156,6 +156,7 @@ def test_a_client_of_openai_gets_what_it_expects(service, eager):
 
 
 @pytest.mark.long
+@pytest.mark.full
 def test_a_long_text_is_cut_and_the_answer_says_so(service):
     body = json.dumps({"texts": ["cat " * 600, "cat"]})
     answer = json.loads(service.ask("POST", "/embed", body)[1])
@@ -227,6 +228,7 @@ def test_health_and_metrics_say_what_is_going_on(service):
 
 
 @pytest.mark.long
+@pytest.mark.full
 def test_texts_of_similar_length_share_a_batch(eager):
     service = Service("--rows", "2")
     texts = ["a cat", "the dog sees " * 6, "a dog", "the cat sees " * 6]
@@ -322,6 +324,7 @@ def test_more_texts_than_may_ever_wait_are_refused(eager):
 
 
 @pytest.mark.long
+@pytest.mark.full
 def test_a_service_may_meet_all_sizes_before_its_first_request():
     service = Service("--rows", "3", "--warm-tokens", "16")
     try:

@@ -130,6 +130,7 @@ def test_an_object_is_not_mistaken_for_one_that_is_gone(device):
 
 
 @pytest.mark.long
+@pytest.mark.full
 def test_objects_without_weak_references_are_kept_in_a_bounded_number(device):
     class Slots:
         __slots__ = ("scale",)
