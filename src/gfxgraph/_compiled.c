@@ -22,21 +22,36 @@ typedef struct {
 
 #define AT_ONCE 4
 
+/* So many words ahead memory is asked for, which the launch of a large graph has driven out of the
+ * caches. Words come in the order of addresses, so two of four meet almost each line of a cache. */
+#define AHEAD 256
+#ifdef __GNUC__
+#define FETCH(word) __builtin_prefetch((const void *)(uintptr_t)(word)->at)
+#else
+#define FETCH(word) (void)(word)
+#endif
+
 static uint64_t differs(const Word *word)
 {
     return *(const volatile uint64_t *)(uintptr_t)word->at ^ word->expected;
 }
 
 /* In order, and no further than the first four where one differs: what a pointer leads to is read
- * only after the pointer was compared. No other thread runs Python in between. */
+ * only after the pointer was compared. (To fetch reads nothing, and may go anywhere.) No other
+ * thread runs Python in between. */
 static PyObject *words_same(PyObject *self, PyObject *unused)
 {
     const Words *words = (const Words *)self;
     const Word *end = words->words + words->count;
     (void)unused;
-    for (const Word *word = words->words; word < end; word += AT_ONCE)
+    for (const Word *word = words->words; word < end; word += AT_ONCE) {
+        if (end - word > AHEAD) {
+            FETCH(word + AHEAD);
+            FETCH(word + AHEAD + 2);
+        }
         if (differs(word) | differs(word + 1) | differs(word + 2) | differs(word + 3))
             Py_RETURN_FALSE;
+    }
     Py_RETURN_TRUE;
 }
 
