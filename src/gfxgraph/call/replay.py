@@ -18,22 +18,18 @@ functions are these (a debugger steps into them; names that begin with an unders
 
     def match(fn, args, kwargs):
         try:
-            n0 = args
-            if type(n0) is not _1: return NO_MATCH
-            if len(n0) != 1: return NO_MATCH
-            t3 = n0[0]
-            n4 = kwargs
-            if type(n4) is not _2: return NO_MATCH
-            if tuple(n4) != _3: return NO_MATCH
-            n4_0, = n4.values()
-            c8 = n4_0
-            if c8 is not _4 and (type(c8) is not _5 or c8 != _4): return NO_MATCH
-            if not _6(*(t3, )): return NO_MATCH    # the tensors, in one call to C++
-            if _7() is not _8: return NO_MATCH     # grad mode, and others
-            leaves = (t3, )
+            if len(args) != 1: return NO_MATCH
+            t1 = args[0]
+            if tuple(kwargs) != _2: return NO_MATCH
+            kwargs_0, = kwargs.values()
+            c4 = kwargs_0
+            if c4 is not _3 and (type(c4) is not _4 or c4 != _3): return NO_MATCH
+            if not _5(t1): return NO_MATCH         # the tensors, in one call to C++
+            if _6() is not _7: return NO_MATCH     # grad mode, and others
+            leaves = (t1, )
         except (AttributeError, LookupError):
             return NO_MATCH
-        return _13(fn, args, kwargs, leaves)       # replay
+        return _12(fn, args, kwargs, leaves)       # replay
 
     def build():
         return {_1: _2(), }                        # _2 copies the static output
@@ -584,18 +580,18 @@ def matcher(
     once = len(set(same)) == len(same)
     if once and all(child == TENSOR for child in args[3]) and not kwargs[3]:
         source.refuse_if(f"len(args) != {len(args[3])} or kwargs")
-        result = star = "args"
+        result, star = "args", "*args"
     else:
         source.match("args", args, found)
         source.match("kwargs", kwargs, found)
         source.match_objects(outside)
         result = "(" + "".join(f"{name}, " for name in found) + ")"
-        star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
+        star = ", ".join(found[n] for n in dict.fromkeys(same))
         for name, first in zip(found, same, strict=True):
             if found[first] is not name:
                 source.refuse_if(f"{name} is not {found[first]}")
     if check is not None:
-        source.refuse_if(f"not {source.name(check)}(*{star})")
+        source.refuse_if(f"not {source.name(check)}({star})")
     if are_bare:
         source.refuse_if(f"any(map({source.name(vars)}, {result}))")
     for asked, name, expected in conditions:
@@ -715,12 +711,13 @@ class _Source:
         if kind == "again":
             self.refuse_if(f"{expression} is not {self._ended[spec[1]]}")
             return
-        cls = spec[1]
-        here = f"n{len(self._lines)}"
-        self.line(f"{here} = {expression}")
-        self.refuse_if(f"type({here}) is not {self.name(cls)}")
-        # Keyword arguments come in a dict of their own.
-        is_ours = expression == "kwargs"
+        cls, here = spec[1], expression
+        # Arguments come in a tuple and a dict of their own.
+        is_ours = expression in ("args", "kwargs")
+        if not is_ours:
+            here = f"n{len(self._lines)}"
+            self.line(f"{here} = {expression}")
+            self.refuse_if(f"type({here}) is not {self.name(cls)}")
         parts: list[str] = []
         children: tuple[Spec, ...] = ()
         plain = _plain_values(spec)
@@ -774,9 +771,12 @@ class _Source:
             self.refuse_if(f"len({here}.__dict__) != {more[0]}")
             return [f"{here}[{self.name(key)}]" for key in keys]
         if kind in ("dataclass", "slice"):
-            if kind == "dataclass" and cls.__dictoffset__:
-                self.refuse_if(f"len({here}.__dict__) != {more[0]}")
-            return [f"{here}.{key}" for key in keys]
+            if kind == "slice" or not cls.__dictoffset__:
+                return [f"{here}.{key}" for key in keys]
+            own = self._own_dict(here, f"{here}.__dict__")
+            self.refuse_if(f"len({own}) != {more[0]}")
+            # Half as long as to ask the object. What the class gets meanwhile the guard notices.
+            return [f"{here}.{key}" if raw.is_slot(cls, key) else f"{own}[{key!r}]" for key in keys]
         if kind == "object":
             own, names, keys = self._attributes(here, cls), keys[1], keys[1]
         elif kind == "read":  # only what is read of it matters
@@ -789,7 +789,7 @@ class _Source:
 
     def _values_of(self, here: str, keys: Any, key_types: Any) -> list[str]:
         """Variables for the values of a dict with these keys."""
-        self.refuse_if(f"tuple({here}) != {self.name(keys)}")
+        self.refuse_if(f"tuple({here}) != {self.name(keys)}" if keys else here)
         if key_types:  # 1, True and an enum may be equal as keys
             self.refuse_if(f"tuple(map(type, {here})) != {self.name(key_types)}")
         parts = [f"{here}_{n}" for n in range(len(keys))]
@@ -820,7 +820,12 @@ class _Source:
 
     def _attributes(self, here: str, cls: type) -> str:
         """A variable for the attributes of an object."""
-        self.line(f"{here}_own = {self.name(raw.getter_of_attributes_of(cls))}({here})")
+        return self._own_dict(here, f"{self.name(raw.getter_of_attributes_of(cls))}({here})")
+
+    def _own_dict(self, here: str, attributes: str) -> str:
+        """A variable for the dict of these; one of a class of its own may answer anything."""
+        self.line(f"{here}_own = {attributes}")
+        self.refuse_if(f"type({here}_own) is not {self.name(dict)}")
         return f"{here}_own"
 
     def _match_const(self, expression: str, const: Const) -> None:

@@ -20,7 +20,7 @@ from ..record.effects import storage_key
 from . import raw
 from .containers import Container
 from .memory import SameBytes
-from .places import Attributes, Bind, Item, Place, TypeOf, Whereabouts
+from .places import Attributes, Bind, Content, Item, Place, TypeOf, Whereabouts
 from .tensor_check import tensor_check
 from .torch_settings import Settings
 from .watched import SameVersions, Unchanged, watcher
@@ -300,6 +300,8 @@ class Guard:
             [*self._places.values(), *self._lying], key=lambda place: isinstance(place, of_last)
         )
         held = {address(place.value) for place in ordered if isinstance(place, Item)}
+        contents = (place.held for place in ordered if isinstance(place, Content))
+        held |= {address(value) for _, value in chain(*contents)}
         for place in ordered:
             if isinstance(place, TypeOf) and address(place.item()) in held:
                 place.keep()
