@@ -532,8 +532,8 @@ def _copier_of_one(
     """The copier of a single tensor of the device, past torch's operators, which take longer."""
     if others or not static.is_contiguous():
         return None
-    index, stream_id = device.index(static.device), device.stream_id
-    copy_bytes = device.copy_bytes(index, static.data_ptr(), static.nbytes)
+    index, stream_id, to = device.index(static.device), device.stream_id, static.data_ptr()
+    copy_bytes = device.copy_bytes(index, static.nbytes)
     if copy_bytes is None:
         return None
     dual = vars(forward_ad)
@@ -542,7 +542,7 @@ def _copier_of_one(
         (leaf,) = sources
         if dual["_current_level"] >= 0:
             raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
-        if not leaf.is_contiguous() or copy_bytes(leaf.data_ptr(), stream_id(index)):
+        if not leaf.is_contiguous() or copy_bytes(to, leaf.data_ptr(), stream_id(index)):
             torch._foreach_copy_([static], [leaf])
 
     return copy
