@@ -124,9 +124,9 @@ class Guard:
 
     Attributes:
         no_hooks, settings: see above.
-        memory_holds: whether all watched tensors are where they were; ``None``: there are none.
-        places_hold: whether all watched places hold what they held; for calls in the modes of
-            torch of the capture, which the key of a call says.
+        memory_holds: whether the memory of all watched tensors is there; ``None``: there are none.
+        places_hold: whether all watched places hold what they held, and tensors are in their
+            memory; for calls in the modes of torch of the capture, which the key of a call says.
     """
 
     def __init__(

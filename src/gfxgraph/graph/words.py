@@ -7,10 +7,10 @@ it, in its storage. NumPy gathers such words in about 1 ns each.
 Where they lie is private to CPython and torch. So a process looks it up once, in objects whose
 answers it knows, and asks in Python what it does not find.
 
-A word may be read only while its owner lives. The guard holds the objects in Python (``HEAD``).
+A word may be read only while its owner lives. The guard holds what is in the stage ``HEAD``.
 What they point to (``INNER``, and ``INMOST`` behind that) is read only after the pointer was
 compared, in the same call of C code, so that no other thread runs Python in between. An operator of
-torch that another thread has begun may still end there, and free a storage: then a word is read
+torch that another thread has begun may still end there, and free a tensor: then a word is read
 from memory that the process has, but that says something else.
 """
 
@@ -541,6 +541,9 @@ def _found_layout() -> _Layout:
     at_offset = _only(words, [offset])
     end, noise = _end_of(at_offset)
     data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
+    gone = StorageWeakRef(torch.empty(1).untyped_storage())
+    if _read(gone.cdata + data * _WORD, 1) != [0]:
+        raise LookupError("a storage that is gone keeps the address of its data")
     autograd, requires_grad, grad_fn = _of_autograd(shape)
     keys = _only(words, [torch._C._dispatch_keys(probe).raw_repr()])
     nested = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
