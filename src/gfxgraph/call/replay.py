@@ -177,6 +177,8 @@ class Replay:
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
         replay, counters = make(captured, graph_pool, counter), self._counters
+        if captured.root.step is None and len(self._static_inputs) >= _MANY:
+            replay = _below_autograd(replay)
         if captured.locks:
             replay = _with_locks(captured.locks, replay)
         if not self._stores:
@@ -217,23 +219,17 @@ class Replay:
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
-        dual, below_autograd = vars(forward_ad), None
-        if len(self._static_inputs) >= _MANY:  # private to torch
-            below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
+        passes_on = bool(written or write_back)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
-                scope = begun = None
+                begun = None
                 try:
                     # With a limit: the thread that captures may be waiting for this one.
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
                     if not is_ours or graph_pool.is_replaying:  # this call interrupts a replay
                         return NO_MATCH
                     begun = graph_pool.is_replaying = True
-                    if below_autograd is not None:
-                        if dual["_current_level"] >= 0:
-                            return NO_MATCH
-                        scope = below_autograd()  # entered as long as it lives
                     build = self.build
                     if build is None:  # released meanwhile
                         return NO_MATCH
@@ -257,7 +253,7 @@ class Replay:
                         return NO_MATCH
                     if launch():  # raised an error: eager execution does, or catches it
                         return NO_MATCH
-                    if written or write_back:
+                    if passes_on:
                         _pass_on(written, write_back, leaves)
                     # Asked while the device replays.
                     if not look_first and not guard.places_hold() and guard.changes():
@@ -267,11 +263,8 @@ class Replay:
                 finally:
                     if begun:
                         graph_pool.is_replaying = False
-                    try:
-                        del scope  # autograd takes part again
-                    finally:
-                        if is_ours:
-                            LOCK.release()
+                    if is_ours:
+                        LOCK.release()
 
         return replay
 
@@ -347,6 +340,25 @@ class Replay:
                 )
 
         return replay
+
+
+def _below_autograd(replay: Callable[..., Any]) -> Callable[..., Any]:
+    """A replay in which autograd takes no part."""
+    below = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
+    if below is None:
+        return replay
+    dual = vars(forward_ad)
+
+    def replay_below_autograd(fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
+        if dual["_current_level"] >= 0:
+            return NO_MATCH
+        scope = below()  # entered as long as it lives
+        try:
+            return replay(fn, args, kwargs, leaves)
+        finally:
+            del scope
+
+    return replay_below_autograd
 
 
 def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:
