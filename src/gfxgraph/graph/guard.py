@@ -395,10 +395,14 @@ def _unless_changed(inside: dict[Place, Any], bind: Bind) -> str | None:
 
     ``None``: this Python does not tell of changes.
     """
-    dicts = list({address(item): item for item in inside.values()}.values())
+    of_each: dict[int, list[Place]] = {}
+    for place, item in inside.items():
+        of_each.setdefault(address(item), []).append(place)
+    dicts = [inside[places[0]] for places in of_each.values()]
     by, numbers = watcher(), versions(dicts)
     if by is not None:
-        name = bind(Unchanged(by, _asked(list(inside)), dicts))
+        asked = list(map(_asked, of_each.values()))
+        name = bind(Unchanged(by, list(zip(dicts, asked, strict=True))))
         return f"({name}.same() or {name}.holds())"
     if numbers is not None:
         name = bind(SameVersions(_asked(list(inside)), numbers, dicts))
