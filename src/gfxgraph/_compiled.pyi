@@ -37,8 +37,8 @@ class Kinds:
         """Whether they are of these kinds, and all different."""
 
 class Copy:
-    """A function of the driver (by its address), where it copies to, how many bytes."""
+    """A function of the driver (by its address), and how many bytes it copies."""
 
-    def __new__(cls, driver: int, to: int, size: int, /) -> Copy: ...
-    def start(self, at: int, stream: int, /) -> int:
-        """Copy from an address, on a stream; gives what the driver says."""
+    def __new__(cls, driver: int, size: int, /) -> Copy: ...
+    def start(self, to: int, at: int, stream: int, /) -> int:
+        """Copy to an address, from an address, on a stream; gives what the driver says."""

@@ -450,3 +450,23 @@ def test_an_event_that_is_set_between_the_calls_is_noticed(device):
         request = types.SimpleNamespace(x=tensor(device, n), cancel=event)
         assert torch.equal(graph(request), request.x * (0 if n >= 5 else 2))
     assert graph.stats().replays >= 4
+
+
+class Doubling(dict):  # type: ignore[type-arg]
+    """Its items are others for code in Python than for the interpreter."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = dict.__getitem__(self, name)
+        return found * 2 if isinstance(found, torch.Tensor) else found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [with_record, with_request])
+def test_attributes_are_those_that_the_interpreter_finds_in_whatever_dict(device, make):
+    graph = gfxgraph.graphed(lambda r: r.x * r.scale)
+    for n in range(8):
+        ((one,), (twin,)) = make(device, n), make(device, n)
+        if n >= 4:
+            one.__dict__ = Doubling(one.__dict__)
+        assert torch.equal(graph(one), twin.x * twin.scale)
+    assert graph.stats().replays

@@ -83,12 +83,16 @@ def test_what_changes_while_it_is_asked_is_asked_again():
     assert answers == [1, 2]
 
 
+def yes():
+    return True
+
+
 @needs_watchers
 @pytest.mark.parametrize("change", CHANGES)
 def test_each_change_of_a_watched_dict_is_heard(change):
     by = watcher()
     held = type("Other", (Held,), dict(vars(Held)))()
-    asked = Unchanged(by, lambda: True, spaces(held))
+    asked = Unchanged(by, [(space, yes) for space in spaces(held)])
     assert asked.holds() and asked.same() and asked.stamp == by.changes()
     CHANGES[change](held)
     assert not asked.same() and asked.stamp != by.changes()
@@ -110,7 +114,7 @@ def test_the_place_where_torch_counts_is_found():
 @needs_watchers
 def test_each_of_many_sets_in_one_line_of_code_is_heard():
     by, held = watcher(), Held()
-    Unchanged(by, lambda: True, spaces(held))
+    Unchanged(by, [(space, yes) for space in spaces(held)])
     for n in range(1000):
         before = by.changes()
         assert by.changes() == before
@@ -121,7 +125,7 @@ def test_each_of_many_sets_in_one_line_of_code_is_heard():
 @needs_watchers
 def test_a_change_is_heard_by_all_who_ask():
     by, held = watcher(), Held()
-    both = [Unchanged(by, lambda: True, [held.__dict__]) for _ in range(2)]
+    both = [Unchanged(by, [(held.__dict__, yes)]) for _ in range(2)]
     assert all(asked.holds() and asked.stamp == by.changes() for asked in both)
     held.own = 2
     for asked in both:
@@ -131,10 +135,54 @@ def test_a_change_is_heard_by_all_who_ask():
 
 
 @needs_watchers
+def test_only_what_depends_on_a_dict_that_has_changed_is_asked():
+    by, first, second, other = watcher(), Held(), Held(), Held()
+    by.watch(other.__dict__)
+    counts = {"first": 0, "second": 0}
+
+    def asking(name, item):
+        def ask():
+            counts[name] += 1
+            return item.own != "wrong"
+
+        return item.__dict__, ask
+
+    asked = Unchanged(by, [asking("first", first), asking("second", second)])
+    assert asked.holds() and asked.same() and counts == {"first": 1, "second": 1}
+    other.own = 2
+    assert not asked.same() and asked.holds() and asked.same()
+    assert counts == {"first": 1, "second": 1}
+    second.own = 2
+    assert not asked.same() and asked.holds() and asked.same()
+    assert counts == {"first": 1, "second": 2}
+    first.own = "wrong"
+    second.own = "wrong"
+    assert not asked.holds() and not asked.holds() and not asked.same()
+    first.own = 1
+    assert not asked.holds()
+    second.own = 1
+    assert asked.holds() and asked.same()
+
+
+@needs_watchers
+def test_a_dict_that_changes_while_another_is_asked_is_asked_again():
+    by, first, second, answers = watcher(), Held(), Held(), []
+
+    def ask():
+        answers.append(second.own)
+        first.own = second.own = -len(answers)
+        return True
+
+    asked = Unchanged(by, [(first.__dict__, yes), (second.__dict__, ask)])
+    for n in range(3):
+        assert asked.holds() and not asked.same() and len(answers) == n + 1
+
+
+@needs_watchers
 def test_a_dict_that_has_become_empty_is_asked_each_time():
     """Torch hears nothing of what is put into an empty dict at once."""
     by, held = watcher(), Held()
-    asked = Unchanged(by, lambda: "hidden" not in held.__dict__, [held.__dict__])
+    asked = Unchanged(by, [(held.__dict__, lambda: "hidden" not in held.__dict__)])
     held.__dict__.clear()
     assert asked.holds() and asked.stamp != by.changes()
     held.__dict__.update({"hidden": 1, "other": 2})
@@ -144,7 +192,7 @@ def test_a_dict_that_has_become_empty_is_asked_each_time():
 @needs_watchers
 def test_what_does_not_hold_is_asked_again():
     held, answers = Held(), [False, True]
-    asked = Unchanged(watcher(), lambda: answers.pop(0), [held.__dict__])
+    asked = Unchanged(watcher(), [(held.__dict__, lambda: answers.pop(0))])
     assert not asked.holds() and asked.stamp == -1
     assert asked.holds() and asked.stamp == watcher().changes()
 
@@ -152,12 +200,12 @@ def test_what_does_not_hold_is_asked_again():
 @needs_watchers
 def test_changes_in_other_threads_are_heard_while_many_ask():
     by, held = watcher(), Held()
-    asked = Unchanged(by, lambda: True, [held.__dict__])
+    asked = Unchanged(by, [(held.__dict__, yes)])
     missed = []
 
     def work(number):
         mine = Held()
-        own = Unchanged(by, lambda: True, [mine.__dict__])
+        own = Unchanged(by, [(mine.__dict__, yes)])
         for n in range(3000):
             own.holds()
             stamp = own.stamp

@@ -102,19 +102,100 @@ CHANGES_OF_ADDRESS = {
 }
 
 
+def lies_there(tensor):
+    storage = words.storage_of(tensor)
+    is_there = asked(words.of_storage(tensor, tensor.data_ptr(), storage))
+    is_in = asked(words.of_view(tensor, storage))
+    return lambda keeps=storage: is_there() and is_in()
+
+
 @pytest.mark.parametrize("change", CHANGES_OF_ADDRESS)
 def test_a_tensor_that_moves_is_noticed(change):
     tensor = torch.zeros(4)
-    is_same = asked(words.of_address(tensor, tensor.data_ptr()))
+    is_same = lies_there(tensor)
     tensor.add_(1)
     assert is_same()
     CHANGES_OF_ADDRESS[change](tensor)
     assert not is_same()
 
 
+@pytest.mark.parametrize("change", CHANGES_OF_ADDRESS)
+def test_a_tensor_that_moves_is_noticed_while_somebody_has_its_old_memory(change):
+    tensor = torch.zeros(4)
+    others = tensor.untyped_storage(), torch.zeros(4)
+    is_same = lies_there(tensor)
+    CHANGES_OF_ADDRESS[change](tensor)
+    assert others and not is_same()
+
+
 def test_a_view_is_compared_with_its_offset():
     base = torch.arange(12.0)
-    assert asked(words.of_address(base[5:], base[5:].data_ptr()))()
+    assert lies_there(base[5:])()
+
+
+def test_memory_that_is_gone_is_noticed_and_nobody_keeps_it():
+    tensor = torch.zeros(1 << 16)
+    storage = words.storage_of(tensor)
+    is_there = asked(words.of_storage(tensor, tensor.data_ptr(), storage))
+    assert is_there()
+    del tensor
+    assert storage.expired() and not is_there()
+    others = [torch.ones(1 << 16) for _ in range(8)]  # one may lie where it was
+    assert others and not is_there()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_guard_tells_memory_that_is_gone_before_a_launch_and_what_moved_after_it(is_kept):
+    tensors = [torch.zeros(4) for _ in range(14)]
+    guard = Guard({}, (), (), {})
+    for n, tensor in enumerate(tensors):
+        guard.watch_memory(f"t{n}", tensor)
+    guard.complete()
+    assert guard.memory_holds() and guard.places_hold()
+    kept = tensors[5].untyped_storage() if is_kept else None
+    tensors[5].data = torch.ones(4)
+    assert guard.memory_holds() == (kept is not None)
+    assert not guard.places_hold() and guard.changes() == ["t5"] and not guard.holds()
+
+
+@torch.no_grad()
+def test_a_tensor_in_another_storage_on_the_same_memory_is_asked_where_it_lies():
+    tensors = [torch.arange(4.0) for _ in range(14)]
+    guard = Guard({}, (), (), {})
+    for n, tensor in enumerate(tensors):
+        guard.watch_memory(f"t{n}", tensor)
+    guard.complete()
+    old = tensors[5].untyped_storage()
+    tensors[5].data = torch.from_numpy(tensors[5].numpy())
+    for _ in range(3):
+        assert guard.memory_holds() and guard.places_hold()
+    tensors[5].share_memory_()  # the same storage, elsewhere
+    assert old.nbytes() and not guard.holds() and guard.changes() == ["t5"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda weight: setattr(weight, "data", weight.data * 2),
+        lambda weight: setattr(weight, "data", weight.data.flip(0)),
+        lambda weight: torch.utils.swap_tensors(weight, nn.Parameter(weight.detach() * 2)),
+        lambda weight: weight.set_((weight * 2).untyped_storage(), 0, weight.shape),
+    ],
+)
+def test_a_weight_that_moves_is_never_read_where_it_was(move, is_kept):
+    model = layers().to(gfxgraph.device_type())
+    graph, x = gfxgraph.graphed(model), torch.ones(2, 4, device=gfxgraph.device_type())
+    for _ in range(3):
+        graph(x)
+    assert graph.stats().replays == 2
+    kept = [weight.untyped_storage() for weight in model.parameters()] if is_kept else []
+    for weight in model.parameters():
+        move(weight)
+        torch.testing.assert_close(graph(x), model(x))
+    assert not kept or all(storage.nbytes() for storage in kept)
 
 
 @pytest.mark.parametrize(

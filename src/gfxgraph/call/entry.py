@@ -29,7 +29,7 @@ from .narrow import Mask
 from .rebound import binding_copier
 from .replay import FastPath, Replay, builder, copier, copy_one, miss
 from .signature import Arguments, Spec, flatten
-from .static_inputs import Part, bytes_of, first_of_each, made_in, maker_of_copies, parts_of
+from .static_inputs import Part, bytes_of, cloner, first_of_each, made_in, maker_of_copies, parts_of
 from .stats import GraphRow
 from .suitable import GOES_ON, ends_autograd
 
@@ -169,7 +169,9 @@ class Entry:
                 memory = dict(zip(shared, released, strict=True))
                 parts = {n: p._replace(memory=memory[id(p.memory)]) for n, p in parts.items()}
         for n, part in parts.items():
-            parts[n] = part._replace(copy=made_in(self.modes[n], part.memory.clone))
+            parts[n] = part._replace(
+                copy=made_in(self.modes[n], cloner(graph_pool.device, part.memory))
+            )
         # One tensor that comes twice in the result is one tensor again.
         whole = enumerate(self._handed_out(captured))
         handed_out = [parts.get(n, made) for n, made in whole]
@@ -203,7 +205,7 @@ class Entry:
                     return functools.partial(_ALIAS, output) if output._is_view() else output.detach
                 if not self._own_outputs:
                     return output
-            return made_in(self.modes[n], maker_of_copies(output))
+            return made_in(self.modes[n], maker_of_copies(output, self.graph_pool.device))
 
         return list(itertools.starmap(hand_out, enumerate(captured.outputs)))
 

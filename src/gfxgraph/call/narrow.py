@@ -50,16 +50,11 @@ def names_of(spec: Spec) -> tuple[Any, ...] | None:
         is_plain = not items and not in_slots and all(type(name) is str for name in held)
         return held if is_plain else None
     if kind in ("dataclass", "namespace"):
-        is_in_slot = any(_is_slot(spec[1], name) for name in keys)
+        is_in_slot = any(raw.is_slot(spec[1], name) for name in keys)
         return None if is_in_slot or not spec[1].__dictoffset__ else tuple(keys)
     if kind == "dict" and spec[1] is dict and all(type(key) is str for key in keys):
         return tuple(keys)
     return None
-
-
-def _is_slot(cls: type, name: str) -> bool:
-    found = (raw.namespace(base)[name] for base in raw.mro(cls) if name in raw.namespace(base))
-    return type(next(found, None)) is types.MemberDescriptorType
 
 
 def parts_of_arguments(

@@ -18,22 +18,18 @@ functions are these (a debugger steps into them; names that begin with an unders
 
     def match(fn, args, kwargs):
         try:
-            n0 = args
-            if type(n0) is not _1: return NO_MATCH
-            if len(n0) != 1: return NO_MATCH
-            t3 = n0[0]
-            n4 = kwargs
-            if type(n4) is not _2: return NO_MATCH
-            if tuple(n4) != _3: return NO_MATCH
-            n4_0, = n4.values()
-            c8 = n4_0
-            if c8 is not _4 and (type(c8) is not _5 or c8 != _4): return NO_MATCH
-            if not _6(*(t3, )): return NO_MATCH    # the tensors, in one call to C++
-            if _7() is not _8: return NO_MATCH     # grad mode, and others
-            leaves = (t3, )
+            if len(args) != 1: return NO_MATCH
+            t1 = args[0]
+            if tuple(kwargs) != _2: return NO_MATCH
+            kwargs_0, = kwargs.values()
+            c4 = kwargs_0
+            if c4 is not _3 and (type(c4) is not _4 or c4 != _3): return NO_MATCH
+            if not _5(t1): return NO_MATCH         # the tensors, in one call to C++
+            if _6() is not _7: return NO_MATCH     # grad mode, and others
+            leaves = (t1, )
         except (AttributeError, LookupError):
             return NO_MATCH
-        return _13(fn, args, kwargs, leaves)       # replay
+        return _12(fn, args, kwargs, leaves)       # replay
 
     def build():
         return {_1: _2(), }                        # _2 copies the static output
@@ -181,6 +177,8 @@ class Replay:
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
         replay, counters = make(captured, graph_pool, counter), self._counters
+        if captured.root.step is None and len(self._static_inputs) >= _MANY:
+            replay = _below_autograd(replay)
         if captured.locks:
             replay = _with_locks(captured.locks, replay)
         if not self._stores:
@@ -221,23 +219,17 @@ class Replay:
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
-        dual, below_autograd = vars(forward_ad), None
-        if len(self._static_inputs) >= _MANY:  # private to torch
-            below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
+        passes_on = bool(written or write_back)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
-                scope = begun = None
+                begun = None
                 try:
                     # With a limit: the thread that captures may be waiting for this one.
                     is_ours = is_ours or LOCK.acquire(True, PATIENCE)
                     if not is_ours or graph_pool.is_replaying:  # this call interrupts a replay
                         return NO_MATCH
                     begun = graph_pool.is_replaying = True
-                    if below_autograd is not None:
-                        if dual["_current_level"] >= 0:
-                            return NO_MATCH
-                        scope = below_autograd()  # entered as long as it lives
                     build = self.build
                     if build is None:  # released meanwhile
                         return NO_MATCH
@@ -261,7 +253,7 @@ class Replay:
                         return NO_MATCH
                     if launch():  # raised an error: eager execution does, or catches it
                         return NO_MATCH
-                    if written or write_back:
+                    if passes_on:
                         _pass_on(written, write_back, leaves)
                     # Asked while the device replays.
                     if not look_first and not guard.places_hold() and guard.changes():
@@ -271,11 +263,8 @@ class Replay:
                 finally:
                     if begun:
                         graph_pool.is_replaying = False
-                    try:
-                        del scope  # autograd takes part again
-                    finally:
-                        if is_ours:
-                            LOCK.release()
+                    if is_ours:
+                        LOCK.release()
 
         return replay
 
@@ -351,6 +340,25 @@ class Replay:
                 )
 
         return replay
+
+
+def _below_autograd(replay: Callable[..., Any]) -> Callable[..., Any]:
+    """A replay in which autograd takes no part."""
+    below = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
+    if below is None:
+        return replay
+    dual = vars(forward_ad)
+
+    def replay_below_autograd(fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
+        if dual["_current_level"] >= 0:
+            return NO_MATCH
+        scope = below()  # entered as long as it lives
+        try:
+            return replay(fn, args, kwargs, leaves)
+        finally:
+            del scope
+
+    return replay_below_autograd
 
 
 def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:
@@ -536,8 +544,8 @@ def _copier_of_one(
     """The copier of a single tensor of the device, past torch's operators, which take longer."""
     if others or not static.is_contiguous():
         return None
-    index, stream_id = device.index(static.device), device.stream_id
-    copy_bytes = device.copy_bytes(index, static.data_ptr(), static.nbytes)
+    index, stream_id, to = device.index(static.device), device.stream_id, static.data_ptr()
+    copy_bytes = device.copy_bytes(index, static.nbytes)
     if copy_bytes is None:
         return None
     dual = vars(forward_ad)
@@ -546,7 +554,7 @@ def _copier_of_one(
         (leaf,) = sources
         if dual["_current_level"] >= 0:
             raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
-        if not leaf.is_contiguous() or copy_bytes(leaf.data_ptr(), stream_id(index)):
+        if not leaf.is_contiguous() or copy_bytes(to, leaf.data_ptr(), stream_id(index)):
             torch._foreach_copy_([static], [leaf])
 
     return copy
@@ -584,18 +592,18 @@ def matcher(
     once = len(set(same)) == len(same)
     if once and all(child == TENSOR for child in args[3]) and not kwargs[3]:
         source.refuse_if(f"len(args) != {len(args[3])} or kwargs")
-        result = star = "args"
+        result, star = "args", "*args"
     else:
         source.match("args", args, found)
         source.match("kwargs", kwargs, found)
         source.match_objects(outside)
         result = "(" + "".join(f"{name}, " for name in found) + ")"
-        star = "(" + "".join(f"{found[n]}, " for n in dict.fromkeys(same)) + ")"
+        star = ", ".join(found[n] for n in dict.fromkeys(same))
         for name, first in zip(found, same, strict=True):
             if found[first] is not name:
                 source.refuse_if(f"{name} is not {found[first]}")
     if check is not None:
-        source.refuse_if(f"not {source.name(check)}(*{star})")
+        source.refuse_if(f"not {source.name(check)}({star})")
     if are_bare:
         source.refuse_if(f"any(map({source.name(vars)}, {result}))")
     for asked, name, expected in conditions:
@@ -715,12 +723,13 @@ class _Source:
         if kind == "again":
             self.refuse_if(f"{expression} is not {self._ended[spec[1]]}")
             return
-        cls = spec[1]
-        here = f"n{len(self._lines)}"
-        self.line(f"{here} = {expression}")
-        self.refuse_if(f"type({here}) is not {self.name(cls)}")
-        # Keyword arguments come in a dict of their own.
-        is_ours = expression == "kwargs"
+        cls, here = spec[1], expression
+        # Arguments come in a tuple and a dict of their own.
+        is_ours = expression in ("args", "kwargs")
+        if not is_ours:
+            here = f"n{len(self._lines)}"
+            self.line(f"{here} = {expression}")
+            self.refuse_if(f"type({here}) is not {self.name(cls)}")
         parts: list[str] = []
         children: tuple[Spec, ...] = ()
         plain = _plain_values(spec)
@@ -774,9 +783,12 @@ class _Source:
             self.refuse_if(f"len({here}.__dict__) != {more[0]}")
             return [f"{here}[{self.name(key)}]" for key in keys]
         if kind in ("dataclass", "slice"):
-            if kind == "dataclass" and cls.__dictoffset__:
-                self.refuse_if(f"len({here}.__dict__) != {more[0]}")
-            return [f"{here}.{key}" for key in keys]
+            if kind == "slice" or not cls.__dictoffset__:
+                return [f"{here}.{key}" for key in keys]
+            own = self._own_dict(here, f"{here}.__dict__")
+            self.refuse_if(f"len({own}) != {more[0]}")
+            # Half as long as to ask the object. What the class gets meanwhile the guard notices.
+            return [f"{here}.{key}" if raw.is_slot(cls, key) else f"{own}[{key!r}]" for key in keys]
         if kind == "object":
             own, names, keys = self._attributes(here, cls), keys[1], keys[1]
         elif kind == "read":  # only what is read of it matters
@@ -789,7 +801,7 @@ class _Source:
 
     def _values_of(self, here: str, keys: Any, key_types: Any) -> list[str]:
         """Variables for the values of a dict with these keys."""
-        self.refuse_if(f"tuple({here}) != {self.name(keys)}")
+        self.refuse_if(f"tuple({here}) != {self.name(keys)}" if keys else here)
         if key_types:  # 1, True and an enum may be equal as keys
             self.refuse_if(f"tuple(map(type, {here})) != {self.name(key_types)}")
         parts = [f"{here}_{n}" for n in range(len(keys))]
@@ -820,7 +832,12 @@ class _Source:
 
     def _attributes(self, here: str, cls: type) -> str:
         """A variable for the attributes of an object."""
-        self.line(f"{here}_own = {self.name(raw.getter_of_attributes_of(cls))}({here})")
+        return self._own_dict(here, f"{self.name(raw.getter_of_attributes_of(cls))}({here})")
+
+    def _own_dict(self, here: str, attributes: str) -> str:
+        """A variable for the dict of these; one of a class of its own may answer anything."""
+        self.line(f"{here}_own = {attributes}")
+        self.refuse_if(f"type({here}_own) is not {self.name(dict)}")
         return f"{here}_own"
 
     def _match_const(self, expression: str, const: Const) -> None:

@@ -406,7 +406,7 @@ def _taken_apart(item: Any, leaves: list[torch.Tensor], objects: Objects | None)
         return ("dict", cls, keys, children, tuple(map(type, item)))
     if isinstance(item, UserDict):
         return _flatten_mapping(item, leaves, objects)
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+    if dataclasses.is_dataclass(item) and _keeps_fields(item):
         return _flatten_dataclass(item, leaves, objects)
     if cls is types.SimpleNamespace:
         names = tuple(vars(item))
@@ -479,6 +479,13 @@ def _flatten_all(
     items: Iterable[Any], leaves: list[torch.Tensor], objects: Objects | None
 ) -> tuple[Spec, ...]:
     return tuple([_flatten(item, leaves, objects) for item in items])
+
+
+def _keeps_fields(item: Any) -> bool:
+    """Whether a dataclass gives what it was given; else it is like an object of any other class."""
+    if isinstance(item, (dict, type)):
+        return not isinstance(item, type)
+    return raw.keeps(type(item), [field.name for field in dataclasses.fields(item)])
 
 
 def _flatten_dataclass(item: Any, leaves: list[torch.Tensor], objects: Objects | None) -> Spec:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..device import Device
 from ..errors import CaptureError
 from ..record.effects import overwrite, storage_key
 from ..record.storages import is_whole
@@ -18,6 +19,7 @@ __all__ = [
     "alignment",
     "by_storage",
     "bytes_of",
+    "cloner",
     "first_of_each",
     "made_in",
     "make_static",
@@ -104,16 +106,21 @@ def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides)) if shape else ()
 
 
-def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A function that makes copies of ``output`` that lie in memory as it does."""
+def maker_of_copies(
+    output: torch.Tensor, device: Device | None = None
+) -> Callable[[], torch.Tensor]:
+    """A function that makes copies of ``output`` that lie in memory as it does.
+
+    ``device``: that of graphs, on whose current stream they are made.
+    """
     if output.is_conj():
-        plain = maker_of_copies(output.conj())
+        plain = maker_of_copies(output.conj(), device)
         return lambda: plain().conj()
     if output.is_neg():
-        plain = maker_of_copies(torch._neg_view(output))
+        plain = maker_of_copies(torch._neg_view(output), device)
         return lambda: torch._neg_view(plain())
     if output.stride() == torch.empty_like(output, device="meta").stride() or not output.numel():
-        return output.clone
+        return output.clone if device is None else cloner(device, output)
     strides = output.stride()
     if 0 not in strides and not overlaps_itself(output):
 
@@ -126,6 +133,26 @@ def maker_of_copies(output: torch.Tensor) -> Callable[[], torch.Tensor]:
     span = _span(output.shape, strides)
     memory = output.as_strided((span,), (1,))
     return lambda: memory.clone().as_strided(output.shape, strides)
+
+
+def cloner(device: Device, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The ``clone()`` of a dense tensor; where the device has a copy of its own by that, since to
+    copy through torch's operators takes longer."""
+    is_plain = type(tensor) is torch.Tensor and not (tensor.requires_grad or tensor.is_quantized)
+    if not is_plain or tensor.device.type != device.type or not tensor.numel():
+        return tensor.clone
+    index, stream_id = device.index(tensor.device), device.stream_id
+    copy_bytes = device.copy_bytes(index, bytes_of(tensor))
+    if copy_bytes is None:
+        return tensor.clone
+
+    def clone() -> torch.Tensor:
+        made = torch.empty_like(tensor)
+        if copy_bytes(made.data_ptr(), tensor.data_ptr(), stream_id(index)):
+            made.copy_(tensor)
+        return made
+
+    return clone
 
 
 def made_in(is_inference: bool, make: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:

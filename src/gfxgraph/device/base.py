@@ -210,16 +210,15 @@ class Device(Protocol):
     def stream_id(self) -> Callable[[int], int]:
         """A fast function: the current stream of a device. 0 is the stream that cannot capture."""
 
-    def copy_bytes(self, index: int, to: int, size: int) -> Callable[[int, int], int] | None:
+    def copy_bytes(self, index: int, size: int) -> Callable[[int, int, int], int] | None:
         """A fast function that copies within device ``index``; ``None``: there is no such one.
 
         Args:
             index: the device; it need not be the current one.
-            to: the address to copy to.
             size: how many bytes.
 
-        The function takes the address to copy from, and what ``stream_id`` gives. It gives 0;
-        another number: nothing was copied.
+        The function takes the address to copy to, the one to copy from, and what ``stream_id``
+        gives. It gives 0; another number: nothing was copied.
         """
 
     def new_stream(self, index: int) -> Any:

@@ -322,7 +322,7 @@ class EmulatedDevice:
         """0, the stream that cannot capture; 1 while this thread captures."""
         return 0 if current_capture() is None else 1
 
-    def copy_bytes(self, index: int, to: int, size: int) -> None:
+    def copy_bytes(self, index: int, size: int) -> None:
         """There is none: what is launched in a capture has to be seen."""
 
     def new_stream(self, index: int = 0) -> Hashable:

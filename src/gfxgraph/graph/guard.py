@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -19,11 +20,11 @@ from ..record.effects import storage_key
 from . import raw
 from .containers import Container
 from .memory import SameBytes
-from .places import Attributes, Bind, Item, Place, TypeOf
+from .places import Attributes, Bind, Content, Item, Place, TypeOf, Whereabouts
 from .tensor_check import tensor_check
 from .torch_settings import Settings
 from .watched import SameVersions, Unchanged, watcher
-from .words import FEW, SameWords, Word, of_address, versions
+from .words import FEW, SameWords, Word, versions
 
 __all__ = ["Guard"]
 
@@ -123,9 +124,9 @@ class Guard:
 
     Attributes:
         no_hooks, settings: see above.
-        memory_holds: whether all watched tensors are where they were; ``None``: there are none.
-        places_hold: whether all watched places hold what they held; for calls in the modes of
-            torch of the capture, which the key of a call says.
+        memory_holds: whether the memory of all watched tensors is there; ``None``: there are none.
+        places_hold: whether all watched places hold what they held, and tensors are in their
+            memory; for calls in the modes of torch of the capture, which the key of a call says.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Guard:
         self._places: dict[Any, Place] = {}
         self._tensors: dict[Any, Attributes] = {}
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
+        self._lying: list[Whereabouts] = []
         self._values: list[tuple[int, str, torch.Tensor, int, SameBytes]] = []
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._hooked: list[tuple[str, torch.Tensor, list[int], list[Any]]] = []
@@ -261,26 +263,25 @@ class Guard:
             )
 
     def _asking_for_memory(self) -> Callable[[], bool]:
-        names: dict[str, Any] = {}
-        terms: list[str] = []
-        known: dict[str, _Asking] = {}
-        found: list[Word] = []
-        for n, (_, tensor, at) in enumerate(self._memory.values()):
-            names[f"a{n}"] = tensor.data_ptr
-            terms.append(f"a{n}() == {at}")
-            words = of_address(tensor, at)
-            if words is not None:
-                known[terms.pop()] = functools.partial(of_address, tensor, at)
-                found += words
-        for n, (*_, values) in enumerate(self._values):
-            if values.waits:
-                names[f"v{n}"] = values.hold
-                terms.append(f"v{n}()")
-        if len(known) < FEW:
-            return _predicate([*terms, *known], names)
-        asked = _predicate(list(known), dict(names))
-        names["words"] = SameWords(found, _all_words(list(known.values())), asked)
-        return _predicate(["(words.same() or words.hold())", *terms], names)
+        """Asks whether all memory is there, which has to be known before a launch.
+
+        Where the words of a storage say so, it is asked with the places whether its tensor still
+        lies in there: a launch onto memory that is there does no harm.
+        """
+        bind = Bind({})
+        lying = [Whereabouts(*known) for known in self._memory.values()]
+        of_each = {place: place.words_of_storage() for place in lying}
+        found = {place: words for place, words in of_each.items() if words is not None}
+        if len(found) < FEW:
+            found = {}
+        terms = [place.term(bind) for place in lying if place not in found]
+        terms += [f"{bind(values.hold)}()" for *_, values in self._values if values.waits]
+        if found:
+            self._lying = list(found)
+            read = [place.words_of_storage for place in found]
+            same = SameWords(list(chain(*found.values())), _all_words(read), _asked(self._lying))
+            terms.insert(0, f"({bind(same)}.same() or {bind(same)}.hold())")
+        return _predicate(terms, bind.names)
 
     def _compile_places(self) -> None:
         names: dict[str, Any] = {
@@ -294,7 +295,16 @@ class Guard:
             "(hooks.next_id == modules.next_hook or modules.has_no_hooks())",
         ]
         # Last those that ask about objects which the others hold anyhow.
-        ordered = sorted(self._places.values(), key=lambda place: isinstance(place, TypeOf))
+        of_last = TypeOf, Whereabouts
+        ordered = sorted(
+            [*self._places.values(), *self._lying], key=lambda place: isinstance(place, of_last)
+        )
+        held = {address(place.value) for place in ordered if isinstance(place, Item)}
+        contents = (place.held for place in ordered if isinstance(place, Content))
+        held |= {address(value) for _, value in chain(*contents)}
+        for place in ordered:
+            if isinstance(place, TypeOf) and address(place.item()) in held:
+                place.keep()
         spaces = {place: place.inside for place in ordered}
         inside = {
             place: item
@@ -365,7 +375,7 @@ def _in_words(
     return same, [place for place in places if of_each[place] is None], left, compared[:1]
 
 
-def _all_words(asking: list[_Asking]) -> Callable[[], list[Word] | None]:
+def _all_words(asking: Sequence[_Asking]) -> Callable[[], list[Word] | None]:
     """A function that gives what each of ``asking`` gives; ``None``: one of them gives none."""
 
     def words() -> list[Word] | None:
@@ -385,10 +395,14 @@ def _unless_changed(inside: dict[Place, Any], bind: Bind) -> str | None:
 
     ``None``: this Python does not tell of changes.
     """
-    dicts = list({address(item): item for item in inside.values()}.values())
+    of_each: dict[int, list[Place]] = {}
+    for place, item in inside.items():
+        of_each.setdefault(address(item), []).append(place)
+    dicts = [inside[places[0]] for places in of_each.values()]
     by, numbers = watcher(), versions(dicts)
     if by is not None:
-        name = bind(Unchanged(by, _asked(list(inside)), dicts))
+        asked = list(map(_asked, of_each.values()))
+        name = bind(Unchanged(by, list(zip(dicts, asked, strict=True))))
         return f"({name}.same() or {name}.holds())"
     if numbers is not None:
         name = bind(SameVersions(_asked(list(inside)), numbers, dicts))

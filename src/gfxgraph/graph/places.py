@@ -40,6 +40,7 @@ __all__ = [
     "Place",
     "Referent",
     "TypeOf",
+    "Whereabouts",
     "alike",
     "equal",
     "weakly",
@@ -392,6 +393,11 @@ class TypeOf(Place):
         is_fixed = raw.is_a(item, threading.local, types.ModuleType)
         self._own = None if is_fixed else raw.attributes(item)
 
+    def keep(self) -> None:
+        """Keep the object, which the guard keeps anyhow: it is not asked whether it is gone."""
+        item = self.item()
+        self.item = lambda: item
+
     def changes(self) -> list[str]:
         """See :meth:`Place.changes`."""
         item = self.item()
@@ -655,6 +661,40 @@ class Attributes(Place):
     def words(self) -> list[words.Word] | None:
         """See :meth:`Place.words`."""
         found = words.of_kind(self.tensor) if self.is_plain else None
+        return found if self.holds() else None
+
+
+class Whereabouts(Place):
+    """Where the data of a tensor begins.
+
+    Two questions say it together, which are asked at different times: has the storage of then its
+    memory (:meth:`words_of_storage`), and is the tensor in there (:meth:`words`)? Both are about
+    that storage for ever. Where the tensor is in another one, even with the same data, it is asked.
+    """
+
+    def __init__(self, path: str, tensor: torch.Tensor, data: int) -> None:
+        super().__init__(path, ("data", address(tensor)))
+        self._tensor, self._data, self._storage = tensor, data, words.storage_of(tensor)
+
+    def holds(self) -> bool:
+        """See :meth:`Place.holds`."""
+        return self._tensor.data_ptr() == self._data
+
+    def term(self, bind: Bind) -> str:
+        """See :meth:`Place.term`."""
+        return f"{bind(self._tensor.data_ptr)}() == {self._data}"
+
+    def words_of_storage(self) -> list[words.Word] | None:
+        """As :meth:`words`, but whether the memory is there."""
+        if self._storage is None:
+            return None
+        return words.of_storage(self._tensor, self._data, self._storage)
+
+    def words(self) -> list[words.Word] | None:
+        """See :meth:`Place.words`; they say it together with :meth:`words_of_storage`."""
+        if self._storage is None:
+            return None
+        found = words.of_view(self._tensor, self._storage)
         return found if self.holds() else None
 
 

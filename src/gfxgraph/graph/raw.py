@@ -15,7 +15,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from ..interpose.codes import address
@@ -39,6 +39,8 @@ __all__ = [
     "is_a",
     "is_mutable",
     "is_scalar",
+    "is_slot",
+    "keeps",
     "length",
     "looks_up_plainly",
     "module_of",
@@ -184,6 +186,28 @@ def has_usual_attributes(cls: type) -> bool:
         if type(found) is not kind:
             return False
     return True
+
+
+def is_slot(cls: type, name: str) -> bool:
+    """Whether instances of ``cls`` keep an attribute in a slot."""
+    return type(_found(cls, name)) is types.MemberDescriptorType
+
+
+def keeps(cls: type, names: Iterable[str]) -> bool:
+    """Whether an instance of ``cls`` gives these attributes without code of the program."""
+    if type(_found(cls, "__getattribute__")) is not types.WrapperDescriptorType:
+        return False
+    return all(is_slot(cls, name) or not _decides(_found(cls, name)) for name in names)
+
+
+def _found(cls: type, name: str) -> Any:
+    return next((namespace(base)[name] for base in mro(cls) if name in namespace(base)), MISSING)
+
+
+def _decides(item: object) -> bool:
+    """Whether it answers for instances that have an attribute of its name, as a property does."""
+    spaces = list(map(namespace, mro(type(item))))
+    return any(name in space for space in spaces for name in ("__set__", "__delete__"))
 
 
 def slots(item: object) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import ctypes
 import functools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import one_line
@@ -27,6 +27,8 @@ class Watcher:
     """Tells whether any of the dicts that are watched in this process has changed.
 
     Attributes:
+        watch: watches a dict for as long as it lives; gives the number of its newest change. Of
+            what is put into an empty dict torch hears nothing.
         changes: gives a number, which differs after any watched dict has changed.
 
     Raises:
@@ -43,7 +45,7 @@ class Watcher:
             from torch._C._dynamo.guards import dict_version
         except ImportError as error:
             raise OSError(str(error)) from error
-        self._number: Callable[[dict[Any, Any]], int] = dict_version
+        self.watch: Callable[[dict[Any, Any]], int] = dict_version
         self._counted_at: int | None = _place_of_count(dict_version)
         self.changes: Callable[[], int] = (
             _changes(dict_version)
@@ -51,13 +53,11 @@ class Watcher:
             else functools.partial(getattr, ctypes.c_uint64.from_address(self._counted_at), "value")
         )
         # Python 3.13.0 tells nothing of most attributes that are set.
-        if not words.tells_all(lambda space: (self.watch(space), self.changes)[1]):
+        if not (
+            words.tells_all(lambda space: (self.watch(space), self.changes)[1])
+            and words.tells_all(lambda space: functools.partial(self.watch, space))
+        ):
             raise OSError("not all changes of dicts are told")
-
-    def watch(self, item: dict[Any, Any]) -> int:
-        """Watch ``item`` for as long as it lives. Of what is put into an empty dict torch hears
-        nothing."""
-        return self._number(item)
 
     def since(self, stamp: int) -> Callable[[], bool]:
         """A function that says whether nothing has changed since ``changes`` gave ``stamp``."""
@@ -112,27 +112,42 @@ def watcher() -> Watcher | None:
 
 
 class Unchanged:
-    """Asks a question again only after a change of ``dicts``, on which alone the answer depends.
+    """Asks questions again only after a change of the dict on which alone the answer depends.
+
+    Args:
+        by: watches the dicts.
+        asked: of each dict the question.
 
     Attributes:
-        stamp: what :attr:`Watcher.changes` gave when the answer was yes.
-        same: whether that is still the answer.
+        stamp: what :attr:`Watcher.changes` gave when all answers were yes.
+        same: whether no watched dict of the process has changed since.
     """
 
-    def __init__(self, by: Watcher, asked: Callable[[], bool], dicts: list[dict[Any, Any]]) -> None:
-        self._by, self._asked, self._dicts = by, asked, dicts
+    def __init__(
+        self, by: Watcher, asked: Sequence[tuple[dict[Any, Any], Callable[[], bool]]]
+    ) -> None:
+        self._by, self._asked = by, asked
+        self._dicts = [item for item, _ in asked]
+        #: The change of each dict after which the answer was yes; ``None``: it has to be asked.
+        self._numbers: list[int | None] = [None for _ in map(by.watch, self._dicts)]
         self.stamp = -1
         self.same: Callable[[], bool] = lambda: False
-        for item in dicts:
-            by.watch(item)
 
     def holds(self) -> bool:
-        """Ask."""
-        now = self._by.changes()
-        if not self._asked():
-            return False
-        if all(map(dict.__len__, self._dicts)):
-            self.stamp, self.same = now, self._by.since(now)
+        """Ask where a dict has changed: most changes are those of others."""
+        # First: what changes while it is asked is asked again.
+        now, numbers = self._by.changes(), list(map(self._by.watch, self._dicts))
+        if numbers != self._numbers:
+            for n, (item, asked) in enumerate(self._asked):
+                if self._numbers[n] != numbers[n]:
+                    self._numbers[n] = None
+                    if not asked():
+                        return False
+                    if dict.__len__(item):
+                        self._numbers[n] = numbers[n]
+            if None in self._numbers:
+                return True
+        self.stamp, self.same = now, self._by.since(now)
         return True
 
 

@@ -7,10 +7,10 @@ it, in its storage. NumPy gathers such words in about 1 ns each.
 Where they lie is private to CPython and torch. So a process looks it up once, in objects whose
 answers it knows, and asks in Python what it does not find.
 
-A word may be read only while its owner lives. The guard holds the objects in Python (``HEAD``).
+A word may be read only while its owner lives. The guard holds what is in the stage ``HEAD``.
 What they point to (``INNER``, and ``INMOST`` behind that) is read only after the pointer was
 compared, in the same call of C code, so that no other thread runs Python in between. An operator of
-torch that another thread has begun may still end there, and free a storage: then a word is read
+torch that another thread has begun may still end there, and free a tensor: then a word is read
 from memory that the process has, but that says something else.
 """
 
@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..errors import one_line
 from ..stats import log
@@ -46,15 +47,17 @@ __all__ = [
     "Words",
     "counting",
     "inside",
-    "of_address",
     "of_bases",
     "of_cell",
     "of_kind",
     "of_list",
     "of_object",
     "of_range",
+    "of_storage",
+    "of_view",
     "question",
     "question_of_kinds",
+    "storage_of",
     "tells_all",
     "versions",
 ]
@@ -132,7 +135,7 @@ def question(words: Iterable[Word]) -> Callable[[], bool]:
     if Words is not None:
         pairs = array.array("Q")
         for words_of_stage in stages:
-            found = list(words_of_stage.items())
+            found = sorted(words_of_stage.items())
             found += found[-1:] * (-len(found) % _BY)
             pairs.extend(itertools.chain.from_iterable(found))
         return Words(pairs.tobytes()).same
@@ -283,18 +286,36 @@ def of_range(start: int, words: Sequence[int]) -> list[Word] | None:
     return _as_now([(HEAD, start + n * _WORD, word) for n, word in enumerate(words)])
 
 
-def of_address(tensor: torch.Tensor, data: int) -> list[Word] | None:
-    """That the data of a tensor begins at ``data``."""
-    layout, inner = _layout(), _inner(tensor)
-    if layout is None or inner is None:
+def storage_of(tensor: torch.Tensor) -> StorageWeakRef | None:
+    """The storage of a tensor of a known kind. While there is this weak reference, what describes
+    the storage in C++ stays where it is; once the storage is gone, it says that there is no data.
+    """
+    is_known = _layout() is not None and _inner(tensor) is not None
+    return StorageWeakRef(tensor.untyped_storage()) if is_known else None
+
+
+def of_storage(tensor: torch.Tensor, data: int, storage: StorageWeakRef) -> list[Word] | None:
+    """Of a tensor in ``storage`` whose data begins at ``data``: that the storage has its memory."""
+    layout = _layout()
+    if layout is None or not _is_in(tensor, storage) or tensor.data_ptr() != data:
         return None
-    storage = tensor.untyped_storage()._cdata
+    begin = data - int(tensor.storage_offset()) * tensor.element_size()
+    return _as_now([(HEAD, storage.cdata + layout.data, begin)])
+
+
+def of_view(tensor: torch.Tensor, storage: StorageWeakRef) -> list[Word] | None:
+    """That a tensor is in ``storage``, and where in there it begins."""
+    layout, inner = _layout(), _inner(tensor)
+    if layout is None or inner is None or not _is_in(tensor, storage):
+        return None
     words = [(HEAD, id(tensor) + layout.inner, inner)]
-    words += _read_as(INNER, inner, (layout.storage, layout.offset))
-    words += _read_as(INMOST, storage, (layout.data,))
-    begins = words[1][2] == storage and words[2][2] == tensor.storage_offset()
-    at = words[3][2] + tensor.storage_offset() * tensor.element_size()
-    return _as_now(words) if begins and at == data == tensor.data_ptr() else None
+    words.append((INNER, inner + layout.storage, storage.cdata))
+    words.append((INNER, inner + layout.offset, int(tensor.storage_offset())))
+    return _as_now(words)
+
+
+def _is_in(tensor: torch.Tensor, storage: StorageWeakRef) -> bool:
+    return _inner(tensor) is not None and tensor.untyped_storage()._cdata == storage.cdata
 
 
 def of_kind(tensor: torch.Tensor) -> list[Word] | None:
@@ -520,6 +541,9 @@ def _found_layout() -> _Layout:
     at_offset = _only(words, [offset])
     end, noise = _end_of(at_offset)
     data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
+    gone = StorageWeakRef(torch.empty(1).untyped_storage())
+    if _read(gone.cdata + data * _WORD, 1) != [0]:
+        raise LookupError("a storage that is gone keeps the address of its data")
     autograd, requires_grad, grad_fn = _of_autograd(shape)
     keys = _only(words, [torch._C._dispatch_keys(probe).raw_repr()])
     nested = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).raw_repr()
