@@ -328,21 +328,24 @@ class Lookups:
             place.value = self._settings_before.get(name, place.value)
 
     def _is_state(self, item: Any) -> bool:
-        if address(item) in self._known:
+        at = address(item)
+        if at in self._known:
             return True
-        if item in self._given:  # made by the run; the collector may not know it
+        if at in self._given.objects:  # made by the run; the collector may not know it
             self._know(item, raw.name_of(type(item)))
             return True
-        if not gc.is_tracked(item) or address(item) in self._fresh or self._is_made(item):
+        if not gc.is_tracked(item) or at in self._fresh or self._is_made(item):
             return False
         if package_of(type(item)) != _OURS:  # which looks on
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
-            return address(item) in self._known
+            return at in self._known
         return False
 
     def _is_made(self, item: Any) -> bool:
-        is_known = address(item) in self._known or item in self._given or not gc.is_tracked(item)
-        return not is_known and self._since is not None and self._since.made(item)
+        at = address(item)
+        if at in self._known or at in self._given.objects or not gc.is_tracked(item):
+            return False
+        return self._since is not None and self._since.made(item)
 
     def _held(self, value: Any, path: str) -> Any:
         """Know the value of a place as state, unless the run itself has made it."""
@@ -1375,11 +1378,12 @@ class Lookups:
     def is_the_same(self, item: Any) -> bool:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
         at = address(item)
-        return at in self._known or at in self._fresh or item in self._given
+        return at in self._known or at in self._fresh or at in self._given.objects
 
     def is_given(self, item: Any) -> bool:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
-        return address(item) in self._fresh or item in self._given
+        at = address(item)
+        return at in self._fresh or at in self._given.objects
 
     def settings(self) -> tuple[Any, ...]:
         """See :class:`~gfxgraph.graph.repeats.Known`."""

@@ -273,6 +273,14 @@ class PythonState:
                 found += [container.name(key) for key in changes if raw.token(key) in held]
         return [*found, *self._changed_tensors()]
 
+    def addresses(self) -> set[int]:
+        """Where objects are that were met, and that this keeps alive."""
+        found = {address(tensor) for _, tensor in self.tensors()}
+        for container in self._containers:
+            found.add(address(container.owner))
+            found.update(address(value) for _, value in container.held)
+        return found
+
     def unguarded_now(self) -> PythonState:
         """A new snapshot of the containers that no guard watches."""
         state = PythonState({}, stores=self.stores)
