@@ -393,7 +393,7 @@ class Lookups:
                 return self._held(value, path)
             self._repeats.doubts += 1
             return value
-        place = self._place(identity, lambda: Item.of(path, container, key))
+        place = self._place(identity, lambda: Item.of(path, container, key, identity))
         value = place.read()  # type: ignore[attr-defined]
         # What the run has put there is known for what it is: the collector does not know arrays.
         if place.stored:

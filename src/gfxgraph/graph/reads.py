@@ -209,6 +209,8 @@ class Reads(Alike):
         self._acquired: set[int] = set()
         self.hears_all = self.is_doubtful = self._is_unlike = False
         self.passages: Passages | None = None
+        # By the address of code, whether a frame of it has done much.
+        self._large: dict[int, bool] = {}
         self._frames: dict[int, _Frame] = {}
         self.left_out: types.FrameType | None = None
         self._now: _Frame | None = None
@@ -484,7 +486,7 @@ class Reads(Alike):
         if not self.hears_all:
             known.key = key = self._repeats.begin(frame, self._stack, self)
             if key is not None:
-                known.begun = self._passage(key)
+                known.begun = self._passage(known, key)
                 seen = self._repeats.repeated(key)
                 if seen is not None or self._is_alike(key):
                     known.key = None
@@ -494,12 +496,15 @@ class Reads(Alike):
         self._begin(frame)
         return True
 
-    def _passage(self, key: Key) -> Begun | None:
+    def _passage(self, known: _Frame, key: Key) -> Begun | None:
         """A frame with this key begins; ``None``: what its operations do will have to be seen."""
-        # Settings decide which kernels run. Who may set any has them in the key.
-        is_settled = self.asks_settings or not self.stores.sets_settings
-        passages = self.passages if is_settled else None
-        begun = None if passages is None else passages.begin(key.tensors)
+        passages, begun = self.passages, None
+        if passages is not None:
+            known.operations = passages.operations
+            # Settings decide which kernels run. Who may set any has them in the key.
+            is_settled = self.asks_settings or not self.stores.sets_settings
+            if is_settled and self._large.get(address(known.frame.f_code), True):
+                begun = passages.begin(key.tensors)
         key.tensors.clear()  # nothing of ours is to keep them
         return begun
 
@@ -525,12 +530,16 @@ class Reads(Alike):
 
     def _end(self, known: _Frame, value: object) -> None:
         """The end of a frame that was looked at."""
-        seen = None if known.key is None else self._repeats.end(known.key)
-        if seen is None or self.passages is None or known.begun is None:
+        if known.key is None:
             return
-        if self.passages.is_worth_it(known.begun):
+        seen, passages, begun = self._repeats.end(known.key), self.passages, known.begun
+        if passages is None:
+            return
+        at, is_large = address(known.frame.f_code), passages.is_large(known.operations)
+        self._large[at] = is_large or self._large.get(at, False)
+        if is_large and seen is not None and begun is not None and passages.only_computed(begun):
             now = self._repeats.outcome(known.frame, value, self._stack, self)
-            done = None if now is None else self.passages.done(known.begun, now[1])
+            done = None if now is None else passages.done(begun, now[1])
             seen.done = None if now is None or done is None else (done, now[0])
 
     def _is_called_by_seen(self, frame: types.FrameType, name: str) -> bool:
@@ -1836,6 +1845,7 @@ class _Frame:
         "frame",
         "key",
         "made",
+        "operations",
         "places",
         "readers",
         "starts",
@@ -1859,6 +1869,7 @@ class _Frame:
         self.key: Key | None = None
         #: See :class:`~gfxgraph.record.again.Passages`.
         self.begun: Begun | None = None
+        self.operations = 0
         #: The frame that it repeats, where its operations are not looked at.
         self.again: Seen | None = None
 

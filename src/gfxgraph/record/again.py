@@ -29,7 +29,7 @@ from .recorder import Recorder
 __all__ = ["Begun", "Done", "Passages"]
 
 # A frame with fewer operations is not worth it.
-_MIN_OPERATIONS = 32
+_MIN_OPERATIONS = 128
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -131,19 +131,30 @@ class Passages:
             self._outside(),
         )
 
-    def is_worth_it(self, begun: Begun) -> bool:
-        """Whether a frame that ends has done much."""
-        return self._recorder.recording.operations - begun.operations >= _MIN_OPERATIONS
+    @property
+    def operations(self) -> int:
+        """How many there were so far."""
+        return self._recorder.recording.operations
+
+    def is_large(self, operations: int) -> bool:
+        """Whether a frame that ends has done much; it began after so many ``operations``."""
+        return self.operations - operations >= _MIN_OPERATIONS
+
+    def only_computed(self, begun: Begun) -> bool:
+        """Whether a frame that ends has done nothing but compute."""
+        recorder = self._recorder
+        is_part = recorder.call is not None or not self._is_on_top() or not recorder.only_records
+        return not is_part and recorder.state() == begun.state
 
     @_not_for_modes
     def done(self, begun: Begun, tensors: Sequence[torch.Tensor]) -> Done | None:
-        """What a frame has done that ends, where ``tensors`` are found; ``None``: more than can be
-        done again unseen."""
+        """What a frame that ends has computed; ``None``: that cannot be done again unseen.
+
+        Args:
+            begun: its beginning.
+            tensors: what is found at its end.
+        """
         recorder = self._recorder
-        if recorder.call is not None or not self._is_on_top() or not recorder.only_records:
-            return None
-        if recorder.state() != begun.state:
-            return None
         found, names = self._found(begun, tensors)
         new = recorder.name.newest(len(recorder.name) - begun.known)
         alive = set(new) - set(recorder.name.freed(new)) - recorder.outside.keys()
