@@ -179,6 +179,7 @@ class PythonState:
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], run, [])
         self._seen: set[int] = set()
         self._opened: set[tuple[int, int]] = set()  # classes of objects, at which level
+        self._classes: dict[int, tuple[dict[str, Any], bool, type]] = {}
         self._names: set[str] = set()
         self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
         if roots:
@@ -186,6 +187,7 @@ class PythonState:
                 self._open_code(code, space, _EXECUTED)
         with no_garbage_collection():  # the many small objects made here would start some
             self._walk(_SEARCHED if search else _EXECUTED)
+        self._classes.clear()
         used = self._names & vars(builtins).keys()
         self._note_one_shots((name, vars(builtins)[name]) for name in used)
 
@@ -624,13 +626,22 @@ class PythonState:
         self._open_slots(path, item, level)
 
     def _open_slots(self, path: str, item: Any, level: int) -> None:
-        slots = raw.slots(item)
+        slots, _, _ = self._of_class(item)
         if slots:
             self._follow(Container(path, Slots(item, slots)), level)
 
+    def _of_class(self, item: Any) -> tuple[dict[str, Any], bool, type]:
+        """The slots of objects like ``item``, and whether code of theirs is not looked at."""
+        cls = type(item)
+        known = self._classes.get(address(cls))
+        if known is None:
+            unseen = any(map(_has_closed_code, raw.classes(item)))
+            known = self._classes[address(cls)] = raw.slots(item), unseen, cls
+        return known
+
     def _open_object(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         attributes = raw.attributes(item)
-        unseen = any(map(_has_closed_code, raw.classes(item)))
+        _, unseen, _ = self._of_class(item)
         if attributes is not None and raw.is_a(item, torch.nn.Module):
             for registry in REGISTRIES:
                 shrinks = registry == "_modules" and raw.is_a(item, *_LISTS)

@@ -115,6 +115,8 @@ class Passages:
         names: dict[int, int] = {}
         inside, undefined = recorder.inside, recorder.undefined
         facts: list[Any] = [_autocast_dtypes()]
+        if not all(map(_has_memory, given)):
+            return None
         for tensor in given:
             name = recorder.name(tensor)
             number = names.setdefault(name, len(names))
@@ -155,6 +157,8 @@ class Passages:
             tensors: what is found at its end.
         """
         recorder = self._recorder
+        if not all(map(_has_memory, tensors)):
+            return None
         found, names = self._found(begun, tensors)
         new = recorder.name.newest(len(recorder.name) - begun.known)
         alive = set(new) - set(recorder.name.freed(new)) - recorder.outside.keys()
@@ -199,6 +203,8 @@ class Passages:
     def did_it_again(self, begun: Begun, done: Done, tensors: Sequence[torch.Tensor]) -> bool:
         """Note what a frame has done while nobody looked; gives whether that is found."""
         recorder, provenance = self._recorder, self._recorder.provenance
+        if not all(map(_has_memory, tensors)):
+            return False
         found, names = self._found(begun, tensors)
         made = list(names)[len(begun.names) :]
         if found != done.found or not recorder.inside.isdisjoint(made):
@@ -244,6 +250,10 @@ class Passages:
         return bool(modes) and all(
             top() is mode for (top, _, _), mode in zip(MODE_STACKS, modes, strict=True)
         )
+
+
+# Those of vmap() have none of their own.
+_has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
 
 
 def _autocast_dtypes() -> tuple[torch.dtype, ...]:
