@@ -165,7 +165,7 @@ class Passages:
         if not alive <= names.keys() or not recorder.undefined.isdisjoint(names):
             return None
         made = list(names)[len(begun.names) :]
-        if not recorder.inside.issuperset(made):
+        if not (recorder.inside.issuperset(made) and set(new).issuperset(made)):
             return None
         if recorder.emulated and not recorder.elsewhere.isdisjoint(made):
             return None
@@ -209,6 +209,7 @@ class Passages:
         made = list(names)[len(begun.names) :]
         if found != done.found or not recorder.inside.isdisjoint(made):
             return False
+        recorder.undefined.difference_update(names)  # as at the end of the first
         recorder.calls += done.calls
         recorder.recording.operations += done.operations
         for name, depends in zip(begun.names, done.given, strict=True):
