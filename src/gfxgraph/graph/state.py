@@ -295,13 +295,14 @@ class PythonState:
 
     def changed(self) -> dict[str, Any]:
         """Name -> value of now, for what was rebound or added since."""
-        return {
-            container.name(key): now[raw.token(key)]
-            for container in self._containers
-            for now in ({raw.token(key): value for key, value in container.read()},)
-            for key in self._changes_of(container)
-            if raw.token(key) in now
-        }
+        found: dict[str, Any] = {}
+        for container in self._containers:
+            keys = self._changes_of(container)
+            now = {raw.token(key): value for key, value in container.read()} if keys else {}
+            for key in keys:
+                if raw.token(key) in now:
+                    found[container.name(key)] = now[raw.token(key)]
+        return found
 
     def narrow(self, names: Collection[str]) -> None:
         """Look only at the containers of what has these names."""
@@ -450,8 +451,11 @@ class PythonState:
             found.add(id(container))
             parts = [value for _, value in container.held]
             for value in parts:  # which grows, too
-                parts += value if type(value) is tuple else ()
-                todo += by_item.get(address(value), ())
+                if type(value) is tuple:
+                    parts += value
+                inside = by_item.get(address(value))
+                if inside is not None:
+                    todo += inside
         return found
 
     def _walk(self, last: int) -> None:
