@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from ..interpose.codes import address
 
@@ -23,14 +23,14 @@ class Since:
     What the program has frozen is with the rest of its objects until :meth:`end`.
 
     Args:
-        older: objects of which it is known that they were there. Up to Python 3.13 the collector
-            leaves out dicts of plain values, and takes one for new once something else is stored
-            in it.
+        older: where objects are of which it is known that they were there, and that stay alive: to
+            ask the collector takes longer. Up to Python 3.13 it leaves out dicts of plain values,
+            and takes one for new once something else is stored in it.
     """
 
-    def __init__(self, older: Iterable[object] = ()) -> None:
+    def __init__(self, older: Collection[int] = ()) -> None:
         self._made: set[int] = set()
-        self._older = set(map(address, older))
+        self._older = older
         self._was_frozen = gc.get_freeze_count() >= _FROZEN_BY_PYTHON
         _age()
 

@@ -91,11 +91,10 @@ class Alike(Imports):
         """The value of an attribute."""
         return self._attribute(item, name)
 
-    def ask_hooks(self, own: Any, name: str, path: str) -> bool:
+    def ask_hooks(self, own: Any, place: Empty, path: str) -> bool:
         """Whether a module has no hooks."""
-        held = own.get(name)
-        self._hooks(own, name, path)
-        return raw.is_a(held, dict) and not held
+        names = [name for name, _ in place.hooks]
+        return [name for name, _ in self._hooks(own, names, path).hooks] == names
 
     def ask_item(self, container: Any, place: Item, path: str) -> Any:
         """The item of a container."""
@@ -261,8 +260,7 @@ class _Pairs:
         elif isinstance(place, Empty):
             own = self._of(place.own)
             if own is not _ITSELF:
-                path = f"{self._names[address(place.own)][1]}.{place.name}"
-                return asks.ask_hooks(own, place.name, path)
+                return asks.ask_hooks(own, place, self._names[address(place.own)][1])
         elif isinstance(place, Item):
             container = self._of(place.container)
             if container is not _ITSELF:

@@ -367,7 +367,7 @@ def _refuse_unsettled(session: CaptureSession) -> None:
     """Raise if warming up has changed something in Python after all."""
     python = session.before.python
     changes = python.changes()
-    if any(raw.is_a(value, torch.Tensor) for value in python.changed().values()):
+    if changes and any(raw.is_a(value, torch.Tensor) for value in python.changed().values()):
         raise EffectsError(
             f"each call stores a tensor in {some(changes)}, which a replay would not do.",
             session.reads.slots([python.changed_items()]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -73,6 +74,9 @@ class Container:
     def changes(self) -> list[Any]:
         """Keys whose value is another object by now, or that came or went."""
         if Ellipsis in self.lifted:
+            return []
+        # Most are the hooks and children that a module does not have.
+        if not self.held and type(self.item) in (dict, OrderedDict) and not self.item:
             return []
         held, now = self.held, self.read()
         # Keys of ours come and go; what stands behind one then has not moved.

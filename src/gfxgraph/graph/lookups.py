@@ -265,25 +265,22 @@ class Lookups:
         self._place(("parts", address(function)), lambda: Parts(self._path(function), function))
 
     def _know(self, value: Any, path: str) -> Any:
-        if address(value) in READERS:
-            self.asks_settings = True
-        if address(value) in WRITERS:
-            self.stores.sets_settings = True
-        for name, getter in OTHERS.get(address(value), ()):
-            self._setting(name, getter)
-        if (
-            address(type(value)) in LEAVES
-            or raw.is_a(value, *_TORCH_LEAVES)
-            or address(value) in self._known
-        ):
+        at = address(value)
+        if at in self._known or address(type(value)) in LEAVES:
             return value
-        if address(value) in self._fresh:
+        if at in READERS:
+            self.asks_settings = True
+        if at in WRITERS:
+            self.stores.sets_settings = True
+        for name, getter in OTHERS.get(at, ()):
+            self._setting(name, getter)
+        if at in self._fresh or raw.is_a(value, *_TORCH_LEAVES):
             return value
         if package_of(type(value)) == _OURS:
             # It changes with every call; what matters is the function inside.
             self._know((raw.attributes(value) or {}).get("__wrapped__"), path)
             return value
-        self._known[address(value)] = value, path
+        self._known[at] = value, path
         kind = type(value)
         for name, getter in in_c.settings_of(value):
             self._setting(name, getter)
@@ -328,21 +325,24 @@ class Lookups:
             place.value = self._settings_before.get(name, place.value)
 
     def _is_state(self, item: Any) -> bool:
-        if address(item) in self._known:
+        at = address(item)
+        if at in self._known:
             return True
-        if item in self._given:  # made by the run; the collector may not know it
+        if at in self._given.objects:  # made by the run; the collector may not know it
             self._know(item, raw.name_of(type(item)))
             return True
-        if not gc.is_tracked(item) or address(item) in self._fresh or self._is_made(item):
+        if not gc.is_tracked(item) or at in self._fresh or self._is_made(item):
             return False
         if package_of(type(item)) != _OURS:  # which looks on
             self._know(item, raw.name_of(item if raw.is_a(item, type) else type(item)))
-            return address(item) in self._known
+            return at in self._known
         return False
 
     def _is_made(self, item: Any) -> bool:
-        is_known = address(item) in self._known or item in self._given or not gc.is_tracked(item)
-        return not is_known and self._since is not None and self._since.made(item)
+        at = address(item)
+        if at in self._known or at in self._given.objects or not gc.is_tracked(item):
+            return False
+        return self._since is not None and self._since.made(item)
 
     def _held(self, value: Any, path: str) -> Any:
         """Know the value of a place as state, unless the run itself has made it."""
@@ -360,12 +360,18 @@ class Lookups:
 
     def _place(self, key: Any, make: Callable[[], Place]) -> Place:
         place = self.places.get(key)
-        if place is None:
-            place = self.places[key] = make()
-            place.number = len(self.places) - 1
-            place.counts = self._counting
-            place.where = self._asking_for or self.where()
-        elif place.counts:
+        return self._read_new(key, make()) if place is None else self._read_again(place)
+
+    def _read_new(self, key: Any, place: Place) -> Place:
+        self.places[key] = place
+        place.number = len(self.places) - 1
+        place.counts = self._counting
+        place.where = self._asking_for or self.where()
+        self._repeats.read.append(place)
+        return place
+
+    def _read_again(self, place: Place) -> Place:
+        if place.counts:
             place.counts = self._counting
         self._repeats.read.append(place)
         return place
@@ -381,17 +387,22 @@ class Lookups:
         if address(container) in self._before and raw.is_a(container, list):
             self._content_of(container, self._path(container))
         identity = ("item", address(container), raw.token(key))
-        whole = self.places.get(("content", address(container)))
-        if isinstance(whole, Content) and identity not in self.places:
-            # All of it was read, so what stands there now is that, or what the run has put there.
-            value = Item.of(path, container, key).value
-            self._repeats.read.append(whole)
-            if value is whole.held_at(key):
-                return self._held(value, path)
-            self._repeats.doubts += 1
-            return value
-        place = self._place(identity, lambda: Item.of(path, container, key))
-        value = place.read()  # type: ignore[attr-defined]
+        place = self.places.get(identity)
+        if place is None:
+            place = Item.of(path, container, key, identity)
+            value = place.value
+            whole = self.places.get(("content", address(container)))
+            if isinstance(whole, Content):
+                # All was read, so what stands there now is that, or what the run has put there.
+                self._repeats.read.append(whole)
+                if value is whole.held_at(key):
+                    return self._held(value, path)
+                self._repeats.doubts += 1
+                return value
+            self._read_new(identity, place)
+        else:
+            self._read_again(place)
+            value = place.read()  # type: ignore[attr-defined]
         # What the run has put there is known for what it is: the collector does not know arrays.
         if place.stored:
             self._repeats.doubts += 1
@@ -1063,9 +1074,8 @@ class Lookups:
                 self._content(self._know(of_all, name), 1, name)
             elif address(of_all) not in self.no_hooks:
                 self.no_hooks[address(of_all)] = Container(name, of_all, None, "hooks")
-            self._repeats.read.append(Empty(None, name, of_all))
-        for hooks in _HOOKS:
-            self._hooks(own, hooks, f"{path}.{hooks}")
+        self._repeats.read.append(_NO_HOOKS_OF_ALL)
+        self._hooks(own, _HOOKS, path)
 
     def _modules_of(self, module: Any) -> None:
         """What ``nn.Module.named_modules`` reads of a module before it goes into its children."""
@@ -1077,20 +1087,25 @@ class Lookups:
             if child is not None:
                 self._attribute(child, "named_modules")
 
-    def _hooks(self, own: dict[str, Any], name: str, path: str) -> None:
-        """Note the hooks of a module with these attributes."""
-        held = own.get(name)
-        if not raw.is_a(held, dict):
-            return
-        known = self.no_hooks.get(address(held))
-        if known is None or known.item is not held or held:
-            self._read(own, name, path)
-            self._know(held, path)
-            if held:
-                self._content(held, 0)
-                return
-            self.no_hooks[address(held)] = Container(path, held, None, "hooks")
-        self._repeats.read.append(Empty(own, name, held))
+    def _hooks(self, own: dict[str, Any], names: Iterable[str], path: str) -> Empty:
+        """Note the hooks of a module with these attributes; gives those of which there are none."""
+        none: list[tuple[str, Any]] = []
+        for name in names:
+            held = own.get(name)
+            if not raw.is_a(held, dict):
+                continue
+            known = self.no_hooks.get(address(held))
+            if known is None or known.item is not held or held:
+                self._read(own, name, f"{path}.{name}")
+                self._know(held, f"{path}.{name}")
+                if held:
+                    self._content(held, 0)
+                    continue
+                self.no_hooks[address(held)] = Container(f"{path}.{name}", held, None, "hooks")
+            none.append((name, held))
+        found = Empty(own, none)
+        self._repeats.read.append(found)
+        return found
 
     def _stores_plainly(self, item: Any, kind: str) -> bool:
         """Whether no code of the program runs when something is stored in ``item``."""
@@ -1375,11 +1390,12 @@ class Lookups:
     def is_the_same(self, item: Any) -> bool:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
         at = address(item)
-        return at in self._known or at in self._fresh or item in self._given
+        return at in self._known or at in self._fresh or at in self._given.objects
 
     def is_given(self, item: Any) -> bool:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
-        return address(item) in self._fresh or item in self._given
+        at = address(item)
+        return at in self._fresh or at in self._given.objects
 
     def settings(self) -> tuple[Any, ...]:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
@@ -1853,19 +1869,24 @@ class Empty:
 
     Attributes:
         own: the attributes of the module; ``None``: they are for all modules.
-        name: that of the hooks among them.
-        hooks: the hooks.
+        hooks: their names among them, and the hooks.
     """
 
-    __slots__ = ("hooks", "name", "number", "own")
+    __slots__ = ("hooks", "number", "own")
 
-    def __init__(self, own: dict[str, Any] | None, name: str, hooks: Any) -> None:
-        self.own, self.name, self.hooks, self.number = own, name, hooks, 0
+    def __init__(self, own: dict[str, Any] | None, hooks: Iterable[tuple[str, Any]]) -> None:
+        self.own, self.hooks, self.number = own, list(hooks), 0
 
     def holds(self) -> bool:
         """Whether it has none now."""
-        is_there = self.own is None or self.own.get(self.name) is self.hooks
-        return is_there and not dict.__len__(self.hooks)
+        own = self.own
+        for name, hooks in self.hooks:
+            if dict.__len__(hooks) or (own is not None and own.get(name) is not hooks):
+                return False
+        return True
+
+
+_NO_HOOKS_OF_ALL = Empty(None, _HOOKS_OF_ALL.items())
 
 
 class Super:

@@ -168,16 +168,17 @@ class Item(Place):
 
     MISSING: ClassVar[Any] = raw.MISSING
 
-    def __init__(self, path: str, container: Any, key: Any, value: Any) -> None:
-        super().__init__(path, ("item", address(container), raw.token(key)), container)
+    def __init__(
+        self, path: str, container: Any, key: Any, value: Any, identity: Any = None
+    ) -> None:
+        identity = identity or ("item", address(container), raw.token(key))
+        super().__init__(path, identity, container)
         self.container, self.key, self.value = container, key, value
 
     @classmethod
-    def of(cls, path: str, container: Any, key: Any) -> Item:
-        """The place, with the value of now."""
-        place = cls(path, container, key, None)
-        place.value = place.read()
-        return place
+    def of(cls, path: str, container: Any, key: Any, identity: Any = None) -> Item:
+        """The place, with the value of now; ``identity``: where that was made before."""
+        return cls(path, container, key, item_at(container, key), identity)
 
     def read(self) -> Any:
         """What it holds now."""

@@ -39,6 +39,7 @@ from ..interpose.codes import address
 from ..interpose.frames import NOTHING, Stack, depths, places_of, variables_of
 from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
+from ..record.again import Begun, Passages
 from ..record.explain import explain, some
 from ..record.interceptor import current_interceptor
 from ..record.side_effects import Acting
@@ -75,7 +76,7 @@ from .lookups import (
 )
 from .namespaces import Namespaces
 from .places import Content, Item, Live, Parts, Referent, TypeOf
-from .repeats import Key
+from .repeats import Key, Seen
 from .static_objects import StaticObjects
 from .stores import Stores
 from .torch_settings import OTHERS
@@ -179,8 +180,10 @@ class Reads(Alike):
         left_out: a frame that runs as one did before; nothing in it is looked at.
         is_doubtful: whether frames may have been left out that did something else.
         locks: by address, the names and the locks from outside that the run takes and releases.
+        passages: what the operations of frames do; ``None``: all operations are seen.
         closed: how containers are reached that belong to objects whose code nobody looks at, and
             these.
+        older: where objects are that were there before the run, as far as somebody else knows.
         stops: whether to end the run by the refusal, before the instruction that it is about:
             nobody could put back what that does to an object in C.
         keeps_values: whether the values of the places matter, and not only which they are. For
@@ -204,7 +207,10 @@ class Reads(Alike):
         self._is_final = self._is_told = self._is_importing = False
         self.locks: dict[int, tuple[str, Any]] = {}
         self._acquired: set[int] = set()
-        self.hears_all = self.is_doubtful = False
+        self.hears_all = self.is_doubtful = self._is_unlike = False
+        self.passages: Passages | None = None
+        # By the address of code, whether a frame of it has done much.
+        self._large: dict[int, bool] = {}
         self._frames: dict[int, _Frame] = {}
         self.left_out: types.FrameType | None = None
         self._now: _Frame | None = None
@@ -214,6 +220,7 @@ class Reads(Alike):
         self._stack = Stack()
         self._acting = Acting()
         self.closed: Collection[tuple[str, Any]] = ()
+        self.older: Collection[int] = ()
         # By the address of the globals, and the name.
         self._named: dict[tuple[int, str], Any] = {}
         # As the program has set them; the run may set others meanwhile.
@@ -257,7 +264,8 @@ class Reads(Alike):
                 before = Namespaces(self.closed) if self.keeps_values else None
                 lift = lift_among(list(self.roots.values()))
                 written = () if lift is None else lift.slots.values()
-                self._since = Since(owner_of(slot.container) for slot in written)
+                older = {address(owner_of(slot.container)) for slot in written}
+                self._since = Since(older.union(self.older, [address(MISSING)]))
                 self._filters = Live("warnings.filters", ("warnings",), registries.filters)
                 self._loud_filters = Live(
                     "warnings.filters", ("warnings in C",), registries.loud_filters
@@ -282,7 +290,10 @@ class Reads(Alike):
             if before is not None:
                 before.settle(self.places)
                 before.add_changed(self.places)
-            self.is_doubtful = any(map(self._has_changed_unseen, self._repeats.left_out()))
+            if self.passages is not None:
+                self.passages.look_again()
+            left_out = self._repeats.left_out()
+            self.is_doubtful = self._is_unlike or any(map(self._has_changed_unseen, left_out))
             # Nothing of the run's own is to live on.
             since, self._since = self._since, None
             self._repeats.stop()
@@ -473,15 +484,63 @@ class Reads(Alike):
                 self._know(function.__kwdefaults__, self._path(function))
                 self._content(function.__kwdefaults__, 0, self._path(function))
         if not self.hears_all:
-            known.key = self._repeats.begin(frame, self._stack, self)
-            if known.key is not None and (
-                self._repeats.is_repeated(known.key) or self._is_alike(known.key)
-            ):
-                known.key = None
-                self.left_out = frame
-                return False
+            known.key = key = self._repeats.begin(frame, self._stack, self)
+            if key is not None:
+                known.begun = self._passage(known, key)
+                seen = self._repeats.repeated(key)
+                if seen is not None or self._is_alike(key):
+                    known.key = None
+                    self.left_out = frame
+                    self._look_away(known, seen)
+                    return False
         self._begin(frame)
         return True
+
+    def _passage(self, known: _Frame, key: Key) -> Begun | None:
+        """A frame with this key begins; ``None``: what its operations do will have to be seen."""
+        passages, begun = self.passages, None
+        if passages is not None:
+            known.operations = passages.operations
+            # Settings decide which kernels run. Who may set any has them in the key.
+            is_settled = self.asks_settings or not self.stores.sets_settings
+            if is_settled and self._large.get(address(known.frame.f_code), True):
+                begun = passages.begin(key.tensors)
+        key.tensors.clear()  # nothing of ours is to keep them
+        return begun
+
+    def _look_away(self, known: _Frame, seen: Seen | None) -> None:
+        """A frame is left out. Where it is known what its operations do, they are not seen."""
+        if self.passages is None or known.begun is None or seen is None or seen.done is None:
+            return
+        if self.passages.does_it_again(known.begun, seen.done[0]):
+            known.again = seen
+            self.passages.look_away()
+
+    def _look_again(self, known: _Frame, value: object) -> None:
+        """The end of a frame whose operations were not seen."""
+        if known.again is None or self.passages is None:
+            return
+        self.passages.look_again()
+        assert known.begun is not None and known.again.done is not None
+        done, outcome = known.again.done
+        now = self._repeats.outcome(known.frame, value, self._stack, self)
+        is_same = now is not None and now[0] == outcome
+        if now is None or not (is_same and self.passages.did_it_again(known.begun, done, now[1])):
+            self._is_unlike = True
+
+    def _end(self, known: _Frame, value: object) -> None:
+        """The end of a frame that was looked at."""
+        if known.key is None:
+            return
+        seen, passages, begun = self._repeats.end(known.key), self.passages, known.begun
+        if passages is None:
+            return
+        at, is_large = address(known.frame.f_code), passages.is_large(known.operations)
+        self._large[at] = is_large or self._large.get(at, False)
+        if is_large and seen is not None and begun is not None and passages.only_computed(begun):
+            now = self._repeats.outcome(known.frame, value, self._stack, self)
+            done = None if now is None else passages.done(begun, now[1])
+            seen.done = None if now is None or done is None else (done, now[0])
 
     def _is_called_by_seen(self, frame: types.FrameType, name: str) -> bool:
         """Whether code that is looked at has called a frame of closed code, or what of the same
@@ -593,8 +652,9 @@ class Reads(Alike):
                 self._collect(None)
             if frame is self.left_out:
                 self.left_out = None
-            elif ended.key is not None:
-                self._repeats.end(ended.key)
+                self._look_again(ended, value)
+            else:
+                self._end(ended, value)
         caller = frame.f_back
         known = None if caller is None else self._frames.get(address(caller))
         if known is not None and known.frame is not caller:
@@ -1778,11 +1838,14 @@ class _Frame:
     """A frame that is looked at."""
 
     __slots__ = (
+        "again",
+        "begun",
         "bottom",
         "calls",
         "frame",
         "key",
         "made",
+        "operations",
         "places",
         "readers",
         "starts",
@@ -1804,6 +1867,11 @@ class _Frame:
         self.readers: list[Any] = []
         #: See :class:`~gfxgraph.graph.repeats.Repeats`.
         self.key: Key | None = None
+        #: See :class:`~gfxgraph.record.again.Passages`.
+        self.begun: Begun | None = None
+        self.operations = 0
+        #: The frame that it repeats, where its operations are not looked at.
+        self.again: Seen | None = None
 
     def used(self, *operands: bytecode.Operand) -> None:
         """Nothing of ours is to hold what a call takes: who else does is asked elsewhere."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import itertools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -24,10 +25,21 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ..interpose.codes import address, per_code
-from ..interpose.frames import NOTHING, Stack, places_of
+from ..interpose.frames import NOTHING, Stack, places_of, variables_of
+from ..record.again import Done
 from . import in_c, raw
 
-__all__ = ["LIKE_OTHERS", "Key", "Known", "Place", "Plain", "Repeats", "Seen", "look_of"]
+__all__ = [
+    "LIKE_OTHERS",
+    "Key",
+    "Known",
+    "Outcome",
+    "Place",
+    "Plain",
+    "Repeats",
+    "Seen",
+    "look_of",
+]
 
 _MAX_PARTS, _MAX_DEPTH = 1024, 8
 _NOT_PLAIN_CODE = (
@@ -41,6 +53,7 @@ _PLAIN = frozenset(map(address, (int, bool, str, bytes, type(None), type(Ellipsi
 LIKE_OTHERS = (torch.Tensor, torch.nn.Parameter, dict, list, OrderedDict)
 """Classes whose objects can have the same role as others, beside those of plain objects."""
 _MAX_KINDS, _MAX_FAILURES = 4, 8
+_UNBOUND = "no value is bound to a variable"
 # Each of these is one object in a process, which lives as long.
 _SINGLE = frozenset(map(address, (torch.dtype, torch.layout, torch.memory_format)))
 
@@ -97,6 +110,7 @@ class Key(NamedTuple):
     Attributes:
         parts: equal for two frames that begin in the same way, but for their objects.
         objects: those among what the frame was given that were there before the run.
+        tensors: those that the run has made.
         doubts: what was not known when the frame began.
         places: how many places were known then.
         read: how often something had been read.
@@ -104,6 +118,7 @@ class Key(NamedTuple):
 
     parts: tuple[Any, ...]
     objects: list[Any]
+    tensors: list[torch.Tensor]
     doubts: int
     places: int
     read: int
@@ -114,6 +129,18 @@ class Key(NamedTuple):
         return tuple(map(address, self.objects))
 
 
+class Outcome(NamedTuple):
+    """What is found at the end of a frame.
+
+    Attributes:
+        parts: equal for two frames that end in the same way, but for the objects.
+        objects: addresses of those that were there before the run.
+    """
+
+    parts: list[Any]
+    objects: list[int]
+
+
 class Seen:
     """A frame that has ended: what it has read, and the frames in it that have keys as well.
 
@@ -122,11 +149,13 @@ class Seen:
         objects: those of its key.
         number: as that of a :class:`Place`.
         is_explained: whether it was seen how it got each object; ``None``: nobody has asked.
+        done: what it has done, and what was found at its end; ``None``: more than is known.
     """
 
     def __init__(self, parts: Iterable[Place], key: Key) -> None:
         self.parts, self.objects, self.number = tuple(parts), key.objects, key.places
         self.is_explained: bool | None = None
+        self.done: tuple[Done, Outcome] | None = None
 
     def holds(self) -> bool:
         """See :class:`Place`."""
@@ -208,9 +237,12 @@ class Repeats:
         try:
             # A mode that is on must not be asked for the shape of a tensor.
             with torch._C.DisableTorchFunction():
-                given = [parts.token(stack.value(words, at), 0) for at in slots]
-                given += [parts.token(mode, 0) for mode in _modes()]
-                given += [parts.token(setting, 0) for setting in known.settings()]
+                for at in slots:
+                    parts.add(stack.value(words, at))
+                for mode in _modes():
+                    parts.add(mode)
+                for setting in known.settings():
+                    parts.add(setting)
         except _NoKey:
             return None
         around = (
@@ -223,17 +255,24 @@ class Repeats:
             torch.get_default_dtype(),
         )
         self._alive[address(code)] = code, frame.f_globals
-        return Key((*around, *given), parts.objects, self._now(), len(known.places), len(self.read))
+        return Key(
+            (*around, *parts.found),
+            parts.objects,
+            parts.tensors,
+            self._now(),
+            len(known.places),
+            len(self.read),
+        )
 
-    def is_repeated(self, key: Key) -> bool:
-        """Whether a frame that begins with this key reads nothing new, nor do those in it."""
+    def repeated(self, key: Key) -> Seen | None:
+        """The frame that one with this key repeats: it reads nothing new, nor do those in it."""
         alike = self._seen.get(key.parts)
         seen = None if alike is None else alike.seen.get(key.by)
         if seen is None or not seen.holds():
-            return False
+            return None
         self._used.add(seen)
         self.read.append(seen)
-        return True
+        return seen
 
     def is_alike(self, key: Key, asked: Callable[[Seen], bool]) -> bool:
         """Whether a frame reads what another one has read that began in the same way.
@@ -255,20 +294,44 @@ class Repeats:
         alike.failures += 1
         return False
 
-    def end(self, key: Key, was_left_out: bool = False) -> None:
-        """The frame with this key has ended, or is left out after all that it reads was asked."""
+    def end(self, key: Key, was_left_out: bool = False) -> Seen | None:
+        """The frame with this key has ended, or is left out after all that it reads was asked.
+
+        Gives it if it can be repeated.
+        """
         if self._outside is None or self._now() != key.doubts:
-            return
+            return None
         seen = Seen(dict.fromkeys(self.read[key.read :]), key)
         # What was first read in it holds what it held.
-        if all(part.number >= key.places or part.holds() for part in seen.parts):
-            alike = self._seen.setdefault(key.parts, _Alike())
-            alike.seen[key.by] = seen
-            self.read[key.read :] = [seen]
-            if was_left_out:
-                self._used.add(seen)
-            else:
-                alike.looked_at = [seen, *alike.looked_at[: _MAX_KINDS - 1]]
+        if not all(part.number >= key.places or part.holds() for part in seen.parts):
+            return None
+        alike = self._seen.setdefault(key.parts, _Alike())
+        alike.seen[key.by] = seen
+        self.read[key.read :] = [seen]
+        if was_left_out:
+            self._used.add(seen)
+        else:
+            alike.looked_at = [seen, *alike.looked_at[: _MAX_KINDS - 1]]
+        return seen
+
+    def outcome(
+        self, frame: types.FrameType, value: Any, stack: Stack, known: Known
+    ) -> tuple[Outcome, list[torch.Tensor]] | None:
+        """What a frame that ends gives and what its variables hold, and the tensors in there that
+        the run has made; ``None``: that is not known."""
+        words = stack.words(frame)
+        if words is None:
+            return None
+        parts = _Parts(known, self)
+        try:
+            with torch._C.DisableTorchFunction():
+                parts.add(value)
+                for at in range(variables_of(frame.f_code)):
+                    item = stack.value(words, at)
+                    parts.add(_UNBOUND if item is NOTHING else item)
+        except _NoKey:
+            return None
+        return Outcome(parts.found, list(map(address, parts.objects))), parts.tensors
 
     def keep(self, function: types.FunctionType) -> None:
         """The numbers of what ``function`` runs are to stay its own."""
@@ -317,68 +380,84 @@ class _Parts:
     def __init__(self, known: Known, repeats: Repeats) -> None:
         self._known, self._repeats = known, repeats
         self._numbers: dict[int, int] = {}
+        self.found: list[Any] = []
         self.objects: list[Any] = []
+        self.tensors: list[torch.Tensor] = []
 
-    def token(self, item: Any, depth: int) -> Any:
-        """What is equal for two objects that are the same."""
+    def add(self, item: Any, depth: int = 0) -> None:
+        """Add what is equal for two objects that are the same; it says itself where it ends."""
+        add = self.found.append
         cls = type(item)
         kind = address(cls)
+        add(kind)
         if kind in _PLAIN:
-            return cls, item
+            return add(item)
         if cls is float or cls is complex:
-            return cls, repr(item)
+            return add(repr(item))
+        at = address(item)
         if kind in _SINGLE:
-            return address(item), None
+            return add(at)
         if item is NOTHING:
             raise _NoKey
         is_state = self._known.is_the_same(item)
         if is_state and not self._is_one_of_a_kind(item, cls):
-            return address(item), None
-        number = self._numbers.get(address(item))
+            return self.found.extend((_ITSELF, at))
+        number = self._numbers.get(at)
         if number is not None:  # which of the arguments are one object matters as well
-            return number
-        self._numbers[address(item)] = len(self._numbers)
+            return self.found.extend((_AGAIN, number))
+        self._numbers[at] = len(self._numbers)
         if is_state:
-            self.objects.append(item)
-            return kind, "old"
+            add(_OLD)
+            return self.objects.append(item)
+        add(_NEW)
         if len(self._numbers) > _MAX_PARTS or depth > _MAX_DEPTH:
             raise _NoKey
+        if cls is torch.Tensor:
+            return self._add_tensor(item)
         if cls is tuple or cls is torch.Size:
-            return kind, *(self.token(part, depth + 1) for part in tuple.__iter__(item))
+            return self._add_all(tuple.__iter__(item), depth)
         if cls is slice:
-            parts = item.start, item.stop, item.step
-            return kind, *(self.token(part, depth + 1) for part in parts)
+            return self._add_all((item.start, item.stop, item.step), depth)
         if not self._known.is_made(item):
             raise _NoKey
-        return kind, *self._inside(item, cls, depth + 1)
+        return self._add_all(self._inside(item, cls), depth)
+
+    def _add_all(self, parts: Iterable[Any], depth: int) -> None:
+        at = len(self.found)
+        self.found.append(0)
+        count = 0
+        for count, part in enumerate(parts, 1):  # noqa: B007
+            self.add(part, depth + 1)
+        self.found[at] = count
+
+    def _add_tensor(self, tensor: torch.Tensor) -> None:
+        look = look_of(tensor)
+        if look is None or tensor.requires_grad or not self._known.is_made(tensor):
+            raise _NoKey
+        self.found.extend(look)
+        self.tensors.append(tensor)
 
     def _is_one_of_a_kind(self, item: Any, cls: type) -> bool:
         """Whether another object could have the same role."""
         is_plain = cls in LIKE_OTHERS or self._repeats.plain(item, cls, self._known) is not None
         return is_plain and not self._known.is_given(item)
 
-    def _inside(self, item: Any, cls: type, depth: int) -> Iterable[Any]:
-        """The same of what the run has made."""
-        token = self.token
-        if cls is torch.Tensor:
-            look = look_of(item)
-            if look is None or item.requires_grad:
-                raise _NoKey
-            return look
+    def _inside(self, item: Any, cls: type) -> Iterable[Any]:
+        """What something holds that the run has made."""
         if cls is list:
-            return [token(part, depth) for part in list.__iter__(item)]
+            return list.__iter__(item)
         if cls is dict or cls is OrderedDict:
-            return [token(part, depth) for pair in raw.contents(item) for part in pair]
+            return itertools.chain.from_iterable(raw.contents(item))
         if cls is types.MethodType:
-            return [token(item.__func__, depth), token(item.__self__, depth)]
+            return item.__func__, item.__self__
         if cls is types.CellType:
-            return [token(part, depth) for part in _held_by(item)]
+            return _held_by(item)
         if cls is types.FunctionType:
             parts = (item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__)
-            runs = address(item.__code__), address(item.__globals__)
             self._repeats.keep(item)
+            runs = address(item.__code__), address(item.__globals__)
             names = item.__name__, item.__qualname__, item.__module__, item.__doc__
-            return [*runs, *(token(part, depth) for part in (*parts, *names))]
+            return *runs, *parts, *names
         plain = self._repeats.plain(item, cls, self._known)
         if plain is None:
             raise _NoKey
@@ -387,10 +466,13 @@ class _Parts:
         own: dict[Any, Any] = plain.attributes(item)
         if not all(type(name) is str for name in own):
             raise _NoKey
-        found = list(own.values())
-        if plain.is_dict:
-            found += [part for pair in raw.contents(item) for part in pair]
-        return [tuple(own), *(token(part, depth) for part in found)]
+        held = raw.contents(item) if plain.is_dict else ()
+        return itertools.chain((len(own),), own, own.values(), *held)
+
+
+# Ways to be the same: only itself; one that was met before; an object that was there before the
+# run; one that the run has made.
+_ITSELF, _AGAIN, _OLD, _NEW = "itself", "again", "old", "new"
 
 
 def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:

@@ -25,6 +25,7 @@ from ..interpose.dynamo import frames_compiled, without_graphs_of_inductor
 from ..interpose.interrupts import interrupt_in
 from ..interpose.patch import intercept
 from ..interpose.source import Source, users_line_of
+from ..record.again import Passages
 from ..record.effects import overwrite, storage_key
 from ..record.explain import explain
 from ..record.interceptor import current_interceptor
@@ -272,7 +273,10 @@ class CaptureSession:
             stores = self.before.python.stores
             self.reads = Reads(self.target.roots, fresh, self.target.objects, outside, stores)
             self.reads.stops = True
+            if self.lowering is None:
+                self.reads.passages = Passages(recorder)
             self.reads.closed = self.before.python.closed
+            self.reads.older = self.before.python.addresses()
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

@@ -179,6 +179,7 @@ class PythonState:
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], run, [])
         self._seen: set[int] = set()
         self._opened: set[tuple[int, int]] = set()  # classes of objects, at which level
+        self._classes: dict[int, tuple[dict[str, Any], bool, type]] = {}
         self._names: set[str] = set()
         self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
         if roots:
@@ -186,6 +187,7 @@ class PythonState:
                 self._open_code(code, space, _EXECUTED)
         with no_garbage_collection():  # the many small objects made here would start some
             self._walk(_SEARCHED if search else _EXECUTED)
+        self._classes.clear()
         used = self._names & vars(builtins).keys()
         self._note_one_shots((name, vars(builtins)[name]) for name in used)
 
@@ -273,6 +275,14 @@ class PythonState:
                 found += [container.name(key) for key in changes if raw.token(key) in held]
         return [*found, *self._changed_tensors()]
 
+    def addresses(self) -> set[int]:
+        """Where objects are that were met, and that this keeps alive."""
+        found = {address(tensor) for _, tensor in self.tensors()}
+        for container in self._containers:
+            found.add(address(container.owner))
+            found.update(address(value) for _, value in container.held)
+        return found
+
     def unguarded_now(self) -> PythonState:
         """A new snapshot of the containers that no guard watches."""
         state = PythonState({}, stores=self.stores)
@@ -285,13 +295,14 @@ class PythonState:
 
     def changed(self) -> dict[str, Any]:
         """Name -> value of now, for what was rebound or added since."""
-        return {
-            container.name(key): now[raw.token(key)]
-            for container in self._containers
-            for now in ({raw.token(key): value for key, value in container.read()},)
-            for key in self._changes_of(container)
-            if raw.token(key) in now
-        }
+        found: dict[str, Any] = {}
+        for container in self._containers:
+            keys = self._changes_of(container)
+            now = {raw.token(key): value for key, value in container.read()} if keys else {}
+            for key in keys:
+                if raw.token(key) in now:
+                    found[container.name(key)] = now[raw.token(key)]
+        return found
 
     def narrow(self, names: Collection[str]) -> None:
         """Look only at the containers of what has these names."""
@@ -440,8 +451,11 @@ class PythonState:
             found.add(id(container))
             parts = [value for _, value in container.held]
             for value in parts:  # which grows, too
-                parts += value if type(value) is tuple else ()
-                todo += by_item.get(address(value), ())
+                if type(value) is tuple:
+                    parts += value
+                inside = by_item.get(address(value))
+                if inside is not None:
+                    todo += inside
         return found
 
     def _walk(self, last: int) -> None:
@@ -616,13 +630,22 @@ class PythonState:
         self._open_slots(path, item, level)
 
     def _open_slots(self, path: str, item: Any, level: int) -> None:
-        slots = raw.slots(item)
+        slots, _, _ = self._of_class(item)
         if slots:
             self._follow(Container(path, Slots(item, slots)), level)
 
+    def _of_class(self, item: Any) -> tuple[dict[str, Any], bool, type]:
+        """The slots of objects like ``item``, and whether code of theirs is not looked at."""
+        cls = type(item)
+        known = self._classes.get(address(cls))
+        if known is None:
+            unseen = any(map(_has_closed_code, raw.classes(item)))
+            known = self._classes[address(cls)] = raw.slots(item), unseen, cls
+        return known
+
     def _open_object(self, path: str, item: Any, level: int) -> Iterator[tuple[str, Any]]:
         attributes = raw.attributes(item)
-        unseen = any(map(_has_closed_code, raw.classes(item)))
+        _, unseen, _ = self._of_class(item)
         if attributes is not None and raw.is_a(item, torch.nn.Module):
             for registry in REGISTRIES:
                 shrinks = registry == "_modules" and raw.is_a(item, *_LISTS)

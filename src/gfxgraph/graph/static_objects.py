@@ -23,6 +23,7 @@ class StaticObjects:
     """The objects and dicts that a run is given beside tensors.
 
     Attributes:
+        objects: path and object, by address.
         read: what recorded runs have read of each, by path.
         as_itself: classes of objects of which runs may have asked which object they are: they were
             compared, or given to code in C.
@@ -44,20 +45,20 @@ class StaticObjects:
         self.counted: dict[Path, set[str]] = {}
         self.probe: Literal["poison", "nothing"] | None = None
         self.ways: Mapping[int, Any] = {}
-        self._objects: dict[int, tuple[Path, Any]] = {}
+        self.objects: dict[int, tuple[Path, Any]] = {}
         self._containers: set[int] = set()
 
     def begin(self, objects: Iterable[tuple[Path, Any]], containers: Iterable[object]) -> None:
         """A run is given these; and all containers, the lists and tuples too."""
         self._containers = set(map(address, containers))
-        self._objects = {address(item): (path, item) for path, item in objects}
-        for path, item in list(self._objects.values()):
+        self.objects = {address(item): (path, item) for path, item in objects}
+        for path, item in list(self.objects.values()):
             if type(item) is not dict:
                 own = raw.attributes(item)
-                self._objects[address(own)] = path, own
+                self.objects[address(own)] = path, own
 
     def __contains__(self, item: object) -> bool:
-        return address(item) in self._objects
+        return address(item) in self.objects
 
     def is_container(self, item: object) -> bool:
         """Whether it is one of the containers."""
@@ -67,7 +68,7 @@ class StaticObjects:
         """The value of ``item`` at ``name`` is only counted; whether keys can leave that out."""
         if item not in self:
             return False
-        self.counted.setdefault(self._objects[address(item)][0], set()).add(name)
+        self.counted.setdefault(self.objects[address(item)][0], set()).add(name)
         return True
 
     def all_matters(self) -> None:
@@ -83,28 +84,28 @@ class StaticObjects:
         """All of these matters, if they are among the objects."""
         for item in items:
             if item in self:
-                self.read[self._objects[address(item)][0]] = None
+                self.read[self.objects[address(item)][0]] = None
 
     def __bool__(self) -> bool:
-        return bool(self._objects)
+        return bool(self.objects)
 
     def hand_out(self, item: object) -> None:
         """Nobody sees what is done with one of the objects, and with what is in there."""
-        path, _ = self._objects[address(item)]
-        inside = [held for at, held in self._objects.values() if at[: len(path)] == path]
+        path, _ = self.objects[address(item)]
+        inside = [held for at, held in self.objects.values() if at[: len(path)] == path]
         self.is_whole(inside)
         self.as_itself += [type(held) for held in inside if type(held) is not dict]
 
     def hand_out_all(self) -> None:
         """Something was done with an object, and nobody knows with which."""
-        for _, item in self._objects.values():
+        for _, item in self.objects.values():
             self.hand_out(item)
 
     def take_out(self, places: dict[Any, Place]) -> None:
         """Leave to the key of a call what was read of its arguments; no guard is to watch that."""
-        found: dict[Path, set[Any]] = {path: set() for path, _ in self._objects.values()}
-        for key in [key for key in places if len(key) > 1 and key[1] in self._objects]:
-            path, item = self._objects[key[1]]
+        found: dict[Path, set[Any]] = {path: set() for path, _ in self.objects.values()}
+        for key in [key for key in places if len(key) > 1 and key[1] in self.objects]:
+            path, item = self.objects[key[1]]
             if key[0] == "item" and key[2][0] is str:
                 found[path].add(key[2][1])
             elif key[0] != "type":  # the key of a call knows its class

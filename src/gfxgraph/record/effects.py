@@ -6,6 +6,7 @@ caches, closures, inputs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -67,6 +68,13 @@ class StorageNames:
         # What a StorageWeakRef holds, without such an object for each.
         self._storages: dict[int, Any] = {}
         self._others: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._storages)
+
+    def newest(self, count: int) -> list[int]:
+        """The names of dense tensors that were given last."""
+        return list(itertools.islice(reversed(self._storages), count))
 
     def freed(self, keys: Iterable[int]) -> list[int]:
         """Those of these names whose memory is gone; of others than dense tensors, none."""

@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..device import capture_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
@@ -157,6 +159,8 @@ class Interceptor:
 
     Attributes:
         call: the number of the current call of a torch function; ``None``: outside of one.
+        calls: how many there were.
+        modes: the function mode and the dispatch mode; empty: not watching.
         data_reads: how often the function has learned something that depends on data.
     """
 
@@ -171,7 +175,7 @@ class Interceptor:
     ) -> None:
         self.call: int | None = None
         self.data_reads = 0
-        self._calls = 0
+        self.calls = 0
         self._follows = follows
         self._only = only
         self.device_type = device_type
@@ -180,7 +184,8 @@ class Interceptor:
         #: Names of memory that nobody has written to, see :class:`Hands`.
         self.undefined: set[int] = set()
         self.handling = 0  # whether we handle an operation, with our dispatch mode off the stack
-        self._modes: tuple[_FunctionMode, _DispatchMode] | tuple[()] = ()
+        self.modes: tuple[TorchFunctionMode, TorchDispatchMode] | tuple[()] = ()
+        self._uncompiled = Uncompiled()
         self.forced = frozenset(forced)
         self.provenance = provenance = ProvenanceMap(device_type, inputs, varying)
         # Looked up for each operation.
@@ -266,11 +271,11 @@ class Interceptor:
     def watching(self) -> Iterator[None]:
         """Intercept the calls of this thread."""
         before, _local.interceptor = _local.interceptor, self
-        self._modes = modes = (_FunctionMode(self), _DispatchMode(self))
-        uncompiled = Uncompiled()
+        self.modes = modes = (_FunctionMode(self), _DispatchMode(self))
+        self._uncompiled = Uncompiled()
         try:
             with (
-                uncompiled,
+                self._uncompiled,
                 hidden_modes(),
                 lifting_of_host_data(),
                 modes[0],
@@ -280,15 +285,15 @@ class Interceptor:
             ):
                 yield
         finally:
-            if uncompiled.asked:
+            if self._uncompiled.asked:
                 self.called_compiled()
-            self._modes = ()  # they hold us, and we hold tensors
+            self.modes = ()  # they hold us, and we hold tensors
             _local.interceptor = before
 
     def to_top(self) -> None:
         """Put our modes above those of a capture of the emulated device."""
-        for mode in remove_modes(lambda mode: mode in self._modes):
-            _, _, push = MODE_STACKS[self._modes.index(mode)]
+        for mode in remove_modes(lambda mode: mode in self.modes):
+            _, _, push = MODE_STACKS[self.modes.index(mode)]
             push(mode)
 
     def quietly(self) -> AbstractContextManager[None]:
@@ -375,13 +380,13 @@ class Interceptor:
         """Handle a call that the function mode saw."""
         if waiting:
             let_in()
-        self._calls = call = self._calls + 1
+        self.calls = call = self.calls + 1
         before, self.call = self.call, call
         try:
-            if self._only is not None and self._modes:
+            if self._only is not None and self.modes:
                 if call not in self._only:
                     return func(*args, **kwargs)
-                with self._modes[1]:
+                with self.modes[1]:
                     return self.function(func, args, kwargs)
             if func in TELLS_APART and args and not (self.quiet or self.handling):
                 self.tells_apart(args[0])

@@ -251,6 +251,7 @@ class Recorder(Interceptor):
         self._was_lent = ""
         self._moved: list[tuple[weakref.ref[torch.Tensor], str, Source]] = []
         self._held: list[tuple[weakref.ref[torch.Tensor], str, Any]] = []
+        self._asked_generators = 0
         #: Of autograd: the node that was the newest before the run, unless that cannot be told.
         self._newest_before = -1
         self._differentiated_at: Source | None = None
@@ -341,6 +342,35 @@ class Recorder(Interceptor):
             raise self._protected[name]()
         if self._made_here is not None and not names <= self._made_here:
             self._fail_on_trial(f"{func or 'a kernel'} may write to memory from before")
+
+    @property
+    def only_records(self) -> bool:
+        """Whether operations are seen for the recording alone, and nothing else depends on it."""
+        return not (
+            self.quiet
+            or self.handling
+            or self._protected
+            or self._made_here is not None
+            or self.is_on_trial
+            or self._uncompiled.asked
+            or self._off_stream() is not None
+        )
+
+    def moved(self) -> int:
+        """How many tensors from outside have got other memory or another shape."""
+        return len(self._moved)
+
+    def state(self) -> tuple[Any, ...]:
+        """What stays as it is where operations only compute."""
+        found = self.recording
+        return (
+            *(len(found.events), len(found.writes), sum(found.notes.values()), found.draws),
+            *(found.refused, found.autograd, found.differentiates, found.layout, found.views),
+            *(found.asks_capturing, len(found.leaves), len(found.host_reads)),
+            *(len(found.decisions), found.decided_at, len(found.collectives)),
+            *(len(self._held), len(self._moved), self._was_lent, self.data_reads),
+            self._asked_generators,
+        )
 
     @property
     def is_on_trial(self) -> bool:
@@ -570,6 +600,7 @@ class Recorder(Interceptor):
 
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
+        self._asked_generators += 1
         if self._generators is not None and not self.is_on_trial:  # torch tells no state there
             with self.unseen():
                 self._generators.will_draw(generator)
@@ -621,6 +652,13 @@ class Recorder(Interceptor):
         if self._alive_bytes > least:
             self._forget_freed(self._old)
             self.recording.peak_bytes = max(peak, self._alive_bytes)
+
+    def bytes_alive(self) -> int:
+        """Bytes that tensors of the run take now."""
+        self._old |= self._young
+        self._young.clear()
+        self._forget_freed(self._old)
+        return self._alive_bytes
 
     def _forget_freed(self, sizes: dict[int, int]) -> None:
         for key in self.name.freed(sizes):
