@@ -122,7 +122,13 @@ class Passages:
             number = names.setdefault(name, len(names))
             place = None if name in inside else name
             depends = recorder.provenance.joined((name,))
-            facts.append((number, place, depends, name in undefined, name in recorder.elsewhere))
+            if recorder.provenance.is_exposed(name):
+                return None
+            # What fills its memory takes from it what it depended on.
+            size = tensor.untyped_storage().nbytes()
+            facts.append(
+                (number, place, size, depends, name in undefined, name in recorder.elsewhere)
+            )
         return Begun(
             tuple(facts),
             names,
