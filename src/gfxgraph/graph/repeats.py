@@ -487,7 +487,7 @@ def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """What a function can ask of a tensor beside its data; ``None``: there is more."""
     if tensor.is_nested or tensor.is_quantized or tensor.layout is not torch.strided:
         return None
-    if _attributes_of(tensor):
+    if _attributes_of(tensor) or (_has_names is not None and _has_names(tensor)):
         return None
     return (
         tensor.dtype,
@@ -520,6 +520,7 @@ def _modes() -> Iterator[Any]:
 
 _OURS = f"{__name__.partition('.')[0]}."
 _attributes_of: Any = raw.getter_of_attributes_of(torch.Tensor)
+_has_names: Any = getattr(torch.Tensor, "has_names", None)  # torch 2.13 knows no names
 
 
 def _held_by(cell: types.CellType) -> tuple[Any, ...]:
