@@ -115,7 +115,7 @@ class Passages:
         names: dict[int, int] = {}
         inside, undefined = recorder.inside, recorder.undefined
         facts: list[Any] = [_autocast_dtypes()]
-        if not all(map(_has_memory, given)):
+        if not all(map(_has_memory, given)) or _makes_more():
             return None
         for tensor in given:
             name = recorder.name(tensor)
@@ -261,6 +261,16 @@ class Passages:
 
 # Those of vmap() have none of their own.
 _has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
+
+
+def _makes_more() -> bool:
+    """Whether operations may make what the program does not see: copies of weights, which
+    ``torch.autocast`` uses again later, or tangents."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    if not torch.is_autocast_cache_enabled():
+        return False
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def _autocast_dtypes() -> tuple[torch.dtype, ...]:
