@@ -226,7 +226,7 @@ class Repeats:
 
     def begin(self, frame: types.FrameType, stack: Stack, known: Known) -> Key | None:
         """What decides what a frame that begins will do; ``None``: that is not known."""
-        if self._outside is None:
+        if self._outside is None or _has_hooks_of_autograd(True):
             return None
         code = frame.f_code
         slots = _given_to(code)
@@ -412,6 +412,8 @@ class _Parts:
         add(_NEW)
         if len(self._numbers) > _MAX_PARTS or depth > _MAX_DEPTH:
             raise _NoKey
+        if raw.has_weak_references(item):
+            raise _NoKey  # one of them may be told of its end
         if cls is torch.Tensor:
             return self._add_tensor(item)
         if cls is tuple or cls is torch.Size:
@@ -434,6 +436,11 @@ class _Parts:
         look = look_of(tensor)
         if look is None or tensor.requires_grad or not self._known.is_made(tensor):
             raise _NoKey
+        base = tensor._base
+        if base is not None and raw.has_weak_references(base) and self._known.is_made(base):
+            raise _NoKey  # it may end with its view
+        if tensor.grad is not None:
+            raise _NoKey
         self.found.extend(look)
         self.tensors.append(tensor)
 
@@ -453,16 +460,17 @@ class _Parts:
         if cls is types.CellType:
             return _held_by(item)
         if cls is types.FunctionType:
+            if getattr(item, "__annotate__", None) is not None:  # Python 3.14: to ask would run it
+                raise _NoKey
             parts = (item.__closure__, item.__defaults__, item.__kwdefaults__, item.__dict__)
+            hints = item.__annotations__, getattr(item, "__type_params__", ())
             self._repeats.keep(item)
             runs = address(item.__code__), address(item.__globals__)
             names = item.__name__, item.__qualname__, item.__module__, item.__doc__
-            return *runs, *parts, *names
+            return *runs, *parts, *hints, *names
         plain = self._repeats.plain(item, cls, self._known)
         if plain is None:
             raise _NoKey
-        if raw.has_weak_references(item):
-            raise _NoKey  # one of them may be told of its end
         own: dict[Any, Any] = plain.attributes(item)
         if not all(type(name) is str for name in own):
             raise _NoKey
@@ -479,7 +487,7 @@ def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """What a function can ask of a tensor beside its data; ``None``: there is more."""
     if tensor.is_nested or tensor.is_quantized or tensor.layout is not torch.strided:
         return None
-    if _attributes_of(tensor):
+    if _attributes_of(tensor) or (_has_names is not None and _has_names(tensor)):
         return None
     return (
         tensor.dtype,
@@ -492,6 +500,10 @@ def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
         tensor.is_neg(),
         tensor.is_inference(),
     )
+
+
+# They run where autograd saves a tensor, and may read and write anything.
+_has_hooks_of_autograd: Any = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def _modes() -> Iterator[Any]:
@@ -508,6 +520,7 @@ def _modes() -> Iterator[Any]:
 
 _OURS = f"{__name__.partition('.')[0]}."
 _attributes_of: Any = raw.getter_of_attributes_of(torch.Tensor)
+_has_names: Any = getattr(torch.Tensor, "has_names", None)  # torch 2.13 knows no names
 
 
 def _held_by(cell: types.CellType) -> tuple[Any, ...]:

@@ -115,14 +115,20 @@ class Passages:
         names: dict[int, int] = {}
         inside, undefined = recorder.inside, recorder.undefined
         facts: list[Any] = [_autocast_dtypes()]
-        if not all(map(_has_memory, given)):
+        if not all(map(_has_memory, given)) or _makes_more():
             return None
         for tensor in given:
             name = recorder.name(tensor)
             number = names.setdefault(name, len(names))
             place = None if name in inside else name
             depends = recorder.provenance.joined((name,))
-            facts.append((number, place, depends, name in undefined, name in recorder.elsewhere))
+            if recorder.provenance.is_exposed(name):
+                return None
+            # What fills its memory takes from it what it depended on.
+            size = tensor.untyped_storage().nbytes()
+            facts.append(
+                (number, place, size, depends, name in undefined, name in recorder.elsewhere)
+            )
         return Begun(
             tuple(facts),
             names,
@@ -255,6 +261,16 @@ class Passages:
 
 # Those of vmap() have none of their own.
 _has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
+
+
+def _makes_more() -> bool:
+    """Whether operations may make what the program does not see: copies of weights, which
+    ``torch.autocast`` uses again later, or tangents."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    if not torch.is_autocast_cache_enabled():
+        return False
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def _autocast_dtypes() -> tuple[torch.dtype, ...]:

@@ -79,6 +79,10 @@ class ProvenanceMap:
         self._exposed.add(key)
         self._roots[key] = None
 
+    def is_exposed(self, key: int) -> bool:
+        """Whether a kernel that nobody sees may write to ``key``."""
+        return key in self._exposed
+
     def write(self, tensor: torch.Tensor, roots: Provenance, overwrites: bool) -> None:
         """Data that depends on ``roots`` was written to ``tensor``.
 
