@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.graph import raw, repeats
 from gfxgraph.record.again import Passages
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -196,6 +197,15 @@ def test_what_the_second_frame_does_beside_is_not_missed(device, name):
         x = torch.full((2, 4), 0.1 * n + 5, device=device) * scale
         torch.testing.assert_close(graph(x.clone()), eager(x.clone()), msg=f"call {n}")
     assert graph.stats().replays, graph.stats()
+
+
+@pytest.mark.parametrize("name", ["of_a_tensor", "of_a_function", "autograd_packs"])
+@torch.no_grad()
+def test_code_that_only_the_second_frame_runs_is_noticed_whoever_runs_it(device, name, monkeypatch):
+    """Also where the key does not tell."""
+    monkeypatch.setattr(raw, "has_weak_references", lambda item: False)
+    monkeypatch.setattr(repeats, "_has_hooks_of_autograd", lambda ignored: False)
+    test_what_the_second_frame_does_beside_is_not_missed(device, name)
 
 
 @pytest.mark.parametrize("is_hook", [True, False])

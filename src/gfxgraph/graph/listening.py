@@ -106,6 +106,9 @@ class Listener(Protocol):
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins or goes on to run; gives whether its instructions matter."""
 
+    def pass_over(self, frame: types.FrameType) -> None:
+        """The same of one inside of what is left out, where nothing but that matters."""
+
     def sees(self, frame: types.FrameType | None) -> bool:
         """Whether the instructions of ``frame`` are looked at."""
 
@@ -162,9 +165,14 @@ if sys.version_info >= (3, 12):
 
         @opaque
         def start(code: types.CodeType, offset: int) -> Any:
-            if listener.left_out is not None or threading.get_ident() != ident:
+            if threading.get_ident() != ident:
                 return None
-            return begin(code, sys._getframe(1))
+            if listener.left_out is None:
+                return begin(code, sys._getframe(1))
+            frame = sys._getframe(1)
+            if not _is_closed(frame):
+                listener.pass_over(frame)
+            return None
 
         @opaque
         def thrown(code: types.CodeType, offset: int, error: BaseException) -> None:
@@ -303,6 +311,8 @@ else:
                 return None
             frame.f_trace_lines = False
             if self._listener.left_out is not None:
+                if not _is_closed(frame):
+                    self._listener.pass_over(frame)
                 return None
             if _is_closed(frame) or not self._listener.enter(frame):
                 tells = self._listener.left_out is frame or self._listener.sees(frame.f_back)

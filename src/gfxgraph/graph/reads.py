@@ -28,6 +28,7 @@ import threading
 import types
 import typing
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -212,6 +213,8 @@ class Reads(Alike):
         # By the address of code, whether a frame of it has done much.
         self._large: dict[int, bool] = {}
         self._frames: dict[int, _Frame] = {}
+        # The code of all frames that have begun, in order, but for closed code.
+        self._started: list[types.CodeType] = []
         self.left_out: types.FrameType | None = None
         self._now: _Frame | None = None
         self._collecting: _Frame | None = None
@@ -313,6 +316,7 @@ class Reads(Alike):
                 self._sets,
                 self._before,
                 self._written,
+                self._started,
             ):
                 part.clear()
             self._now = self.left_out = None
@@ -433,9 +437,14 @@ class Reads(Alike):
         at = address(code)
         return at in _QUIET_CODES or at in _CALL_OF_MODULE or at in _GETATTR_OF_MODULE
 
+    def pass_over(self, frame: types.FrameType) -> None:
+        """A frame begins inside of one that is left out."""
+        self._started.append(frame.f_code)
+
     def enter(self, frame: types.FrameType) -> bool:
         """``frame`` begins to run; gives whether its instructions matter."""
         code = frame.f_code
+        self._started.append(code)
         at = address(code)
         if code is _probe.__code__:
             self._is_told = True
@@ -500,7 +509,7 @@ class Reads(Alike):
         """A frame with this key begins; ``None``: what its operations do will have to be seen."""
         passages, begun = self.passages, None
         if passages is not None:
-            known.operations = passages.operations
+            known.operations, known.since = passages.operations, len(self._started)
             # Settings decide which kernels run. Who may set any has them in the key.
             is_settled = self.asks_settings or not self.stores.sets_settings
             if is_settled and self._large.get(address(known.frame.f_code), True):
@@ -522,9 +531,12 @@ class Reads(Alike):
             return
         self.passages.look_again()
         assert known.begun is not None and known.again.done is not None
-        done, outcome = known.again.done
+        done, outcome, started = known.again.done
         now = self._repeats.outcome(known.frame, value, self._stack, self)
-        is_same = now is not None and now[0] == outcome
+        # Python may run other code as well that no instruction calls, such as what hears that an
+        # object has gone. That was not looked at.
+        is_same = Counter(self._started[known.since :]) <= started
+        is_same = is_same and now is not None and now[0] == outcome
         if now is None or not (is_same and self.passages.did_it_again(known.begun, done, now[1])):
             self._is_unlike = True
 
@@ -540,7 +552,8 @@ class Reads(Alike):
         if is_large and seen is not None and begun is not None and passages.only_computed(begun):
             now = self._repeats.outcome(known.frame, value, self._stack, self)
             done = None if now is None else passages.done(begun, now[1])
-            seen.done = None if now is None or done is None else (done, now[0])
+            if now is not None and done is not None:
+                seen.done = done, now[0], Counter(self._started[known.since :])
 
     def _is_called_by_seen(self, frame: types.FrameType, name: str) -> bool:
         """Whether code that is looked at has called a frame of closed code, or what of the same
@@ -1848,6 +1861,7 @@ class _Frame:
         "operations",
         "places",
         "readers",
+        "since",
         "starts",
         "steps",
         "words",
@@ -1870,6 +1884,8 @@ class _Frame:
         #: See :class:`~gfxgraph.record.again.Passages`.
         self.begun: Begun | None = None
         self.operations = 0
+        #: How many frames had begun before it.
+        self.since = 0
         #: The frame that it repeats, where its operations are not looked at.
         self.again: Seen | None = None
 

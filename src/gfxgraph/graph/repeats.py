@@ -18,7 +18,7 @@ import dis
 import inspect
 import itertools
 import types
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -149,13 +149,14 @@ class Seen:
         objects: those of its key.
         number: as that of a :class:`Place`.
         is_explained: whether it was seen how it got each object; ``None``: nobody has asked.
-        done: what it has done, and what was found at its end; ``None``: more than is known.
+        done: what it has done, what was found at its end, and how often which code began in it;
+            ``None``: more than is known.
     """
 
     def __init__(self, parts: Iterable[Place], key: Key) -> None:
         self.parts, self.objects, self.number = tuple(parts), key.objects, key.places
         self.is_explained: bool | None = None
-        self.done: tuple[Done, Outcome] | None = None
+        self.done: tuple[Done, Outcome, Counter[types.CodeType]] | None = None
 
     def holds(self) -> bool:
         """See :class:`Place`."""
