@@ -44,7 +44,7 @@ def figures(results: Path) -> str:
     lines += [
         "",
         f"Importing torch took {alone:.2f} s, importing torch and gfxgraph {alone + added:.2f} s"
-        " (medians of 7).",
+        " (medians of 4).",
         "",
         f"The demo on {facts['name']}: {report['passages']} passages,"
         f" {timing['rows']} rows of {timing['tokens']} tokens in {timing['eager_ms']:.2f} ms eager"
