@@ -223,17 +223,17 @@ def _hopeless(rows: Iterable[Tried]) -> Iterator[frozenset[tuple[str, Any]]]:
 
 # How Inductor times.
 
-# What a host launches a kernel in, an H200 clears 500 MB in.
+# So many times as many bytes take longer to clear than a kernel to launch, also from a slow host.
 _CLEARED = 8
 
 
 def timed_without_gaps() -> AbstractContextManager[Any]:
     """Let Inductor time the kernels inside, and not the host that launches them.
 
-    Before each launch that it times, Inductor clears as many bytes as the L2 cache has. That takes
-    an H200 20 us. Where the host takes longer to launch the kernel, the device waits in the middle
-    of what is measured: all settings of small kernels look alike, and it takes one by chance. So
-    it clears eight times as many bytes, but no more than a quarter of the free memory.
+    Before each launch that it times, Inductor clears as many bytes as the L2 cache has, 63 MB on an
+    H200. Where the host takes longer to launch the kernel, the device waits in the middle of what
+    is measured: all settings of small kernels look alike, and it takes one by chance. So it clears
+    eight times as many bytes, but no more than a quarter of the free memory.
 
     Torch has no setting for this; where it keeps that number elsewhere, nothing changes.
     """
