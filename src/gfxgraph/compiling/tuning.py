@@ -6,6 +6,7 @@ calls: a process that finds it compiles once, with the settings in it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -223,7 +224,7 @@ def _hopeless(rows: Iterable[Tried]) -> Iterator[frozenset[tuple[str, Any]]]:
 
 # How Inductor times.
 
-# So many times as many bytes take longer to clear than a kernel to launch, also from a slow host.
+# Meant to take longer than the launch of a kernel from a slow host. Other factors were not tried.
 _CLEARED = 8
 
 
@@ -231,22 +232,30 @@ def timed_without_gaps() -> AbstractContextManager[Any]:
     """Let Inductor time the kernels inside, and not the host that launches them.
 
     Before each launch that it times, Inductor clears as many bytes as the L2 cache has, 63 MB on an
-    H200. Where the host takes longer to launch the kernel, the device waits in the middle of what
-    is measured: all settings of small kernels look alike, and it takes one by chance. So it clears
-    eight times as many bytes, but no more than a quarter of the free memory.
+    H200. If the host takes longer to launch the kernel, the device waits in the middle of what is
+    measured. In here Inductor clears eight times as many bytes, but no more than a quarter of the
+    free memory. docs/compile.md says what was measured, and what was not.
 
-    Torch has no setting for this; where it keeps that number elsewhere, nothing changes.
+    Torch has no setting for this. Where it keeps that number elsewhere, nothing changes, which is
+    logged once.
     """
     device = current_device()
     if device.kind == "emulated":
         return nullcontext()
     timer = import_whole("torch._inductor.runtime.benchmarking").benchmarker
     if not hasattr(type(timer), "L2_cache_size"):
+        _say_not_changed()
         return nullcontext()
     index = index_of(device)
     size = torch.cuda.get_device_properties(index).L2_cache_size
     in_use, total = device.memory(index)
     return override(timer, "L2_cache_size", max(size, min(_CLEARED * size, (total - in_use) // 4)))
+
+
+@functools.cache
+def _say_not_changed() -> None:
+    why = "Inductor has no L2_cache_size here"
+    log(logging.INFO, "kernels_timed_as_by_default", because=why, torch=torch.__version__)
 
 
 # The file.

@@ -182,7 +182,7 @@ def has_usual_attributes(cls: type) -> bool:
         ("__dict__", types.GetSetDescriptorType),
         ("__getattribute__", types.WrapperDescriptorType),
     ):
-        found = next((namespace(base)[name] for base in mro(cls) if name in namespace(base)), None)
+        found = _found(cls, name)
         if type(found) is not kind:
             return False
     return True

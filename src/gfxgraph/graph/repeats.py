@@ -130,7 +130,7 @@ class Key(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is found at the end of a frame.
+    """The result and the variables of a frame that has ended.
 
     Attributes:
         parts: equal for two frames that end in the same way, but for the objects.
@@ -451,7 +451,7 @@ class _Parts:
         return is_plain and not self._known.is_given(item)
 
     def _inside(self, item: Any, cls: type) -> Iterable[Any]:
-        """What something holds that the run has made."""
+        """The parts of an object that the run has made."""
         if cls is list:
             return list.__iter__(item)
         if cls is dict or cls is OrderedDict:

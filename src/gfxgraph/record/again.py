@@ -1,4 +1,4 @@
-"""What the operations of a frame did, so that nobody need look when the frame does it again.
+"""Remembers what the operations of a frame did, to leave them out when the frame runs again.
 
 Where a frame in Python can only do what it did before (``graph/repeats.py``), it calls the same
 operators, with tensors that are alike. What a :class:`~gfxgraph.record.recorder.Recorder` learns
@@ -11,7 +11,8 @@ only if
 - the frame did nothing but compute: no event, no note, no write outside, no random number;
 - all memory that it made and that is still there was found in its variables and its result.
 
-At its end the variables and the result are compared with those of the first time.
+At its end the variables and the result are compared with those of the first time, and so is which
+code has begun in it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _T = TypeVar("_T")
 
 
 def _not_for_modes(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """What ``function`` asks of tensors is no call of the program's."""
+    """Keep torch function modes from seeing what ``function`` asks of tensors."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -55,7 +56,7 @@ class Begun(NamedTuple):
         calls: of functions of torch, so far.
         operations: so far.
         known: how much memory was met so far.
-        state: what is to stay as it is.
+        state: of the recording; a frame that only computes does not change it.
         outside: what has been done to data from outside.
     """
 
@@ -110,7 +111,7 @@ class Passages:
     def begin(self, given: Sequence[torch.Tensor]) -> Begun | None:
         """A frame begins that is ``given`` tensors; ``None``: it may be part of something else."""
         recorder = self._recorder
-        if recorder.call is not None or not self._is_on_top() or not recorder.only_records:
+        if not self._is_whole():
             return None
         names: dict[int, int] = {}
         inside, undefined = recorder.inside, recorder.undefined
@@ -150,9 +151,7 @@ class Passages:
 
     def only_computed(self, begun: Begun) -> bool:
         """Whether a frame that ends has done nothing but compute."""
-        recorder = self._recorder
-        is_part = recorder.call is not None or not self._is_on_top() or not recorder.only_records
-        return not is_part and recorder.state() == begun.state
+        return self._is_whole() and self._recorder.state() == begun.state
 
     @_not_for_modes
     def done(self, begun: Begun, tensors: Sequence[torch.Tensor]) -> Done | None:
@@ -252,11 +251,12 @@ class Passages:
         moved = self._recorder.moved()
         return len(recording.writes), notes, calls, moved, recording.refused
 
-    def _is_on_top(self) -> bool:
+    def _is_whole(self) -> bool:
+        """Whether what runs is no part of a call of torch, and our modes alone look on."""
         modes = self._recorder.modes
-        return bool(modes) and all(
-            top() is mode for (top, _, _), mode in zip(MODE_STACKS, modes, strict=True)
-        )
+        if self._recorder.call is not None or not modes or not self._recorder.only_records:
+            return False
+        return all(top() is mode for (top, _, _), mode in zip(MODE_STACKS, modes, strict=True))
 
 
 # Those of vmap() have none of their own.
