@@ -150,9 +150,11 @@ def test_torchrun(tmp_path, front, how, raises):
         ("refuse", "0 capture, 0 replays, equal to eager"),
     ],
 )
-def test_the_example(how, said):
+def test_the_example(tmp_path, how, said):
+    example, program = ROOT / "examples" / "tensor_parallel.py", tmp_path / "program.py"
+    lines = "import runpy, time", f"runpy.run_path({str(example)!r}, run_name='__main__')"
+    program.write_text("\n".join((*lines, "time.sleep(1)")))  # as above
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = ROOT / "examples" / "tensor_parallel.py"
     command += ["--nproc-per-node", "2", program, how]
     done = subprocess.run(command, env=_ENVIRON, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -13,6 +13,7 @@ import faulthandler
 import json
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -857,6 +858,8 @@ def main(rank, world, backend, folder, names):
             print(found[name]["error"], flush=True)
         Path(folder, f"{rank}.json").write_text(json.dumps(found))
         torch._dynamo.reset()
+    # A thread of Gloo that lets go of a tensor while Python ends aborts the process.
+    time.sleep(1)
 
 
 if __name__ == "__main__":
