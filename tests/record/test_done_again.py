@@ -158,6 +158,59 @@ def random_numbers(device):
     return fn
 
 
+def attends(x, dropout):
+    """Attention among its operations."""
+    x = work(x)
+    heads = x.view(1, 1, 2, 4)
+    return x + nn.functional.scaled_dot_product_attention(
+        heads, heads, heads, dropout_p=dropout
+    ).view(2, 4)
+
+
+def attention_without_dropout(device):
+    def fn(x):
+        for _ in range(3):
+            x = attends(x, 0.0)
+        return x
+
+    return fn
+
+
+def attention_with_dropout(device):
+    def fn(x):
+        for _ in range(3):
+            x = attends(x, 0.5)
+        return x
+
+    return fn
+
+
+@torch.library.custom_op(
+    "gfxgraph_tests::noisy", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def noisy(x: torch.Tensor, dropout: float) -> torch.Tensor:
+    """What is called ``dropout`` says nothing of whether it draws."""
+    return x * (1 - dropout) + torch.rand_like(x)
+
+
+@noisy.register_fake
+def _(x, dropout):
+    return torch.empty_like(x)
+
+
+def adds_noise(x):
+    return work(x) + noisy(x, 0.0)
+
+
+def an_operator_of_another_library_that_draws(device):
+    def fn(x):
+        for _ in range(3):
+            x = adds_noise(x)
+        return x
+
+    return fn
+
+
 def other_settings(device):
     kind = torch.device(device).type
 
@@ -187,6 +240,9 @@ CASES = {
         a_buffer_that_is_written_in_between,
         what_it_leaves_in_a_list,
         random_numbers,
+        attention_without_dropout,
+        attention_with_dropout,
+        an_operator_of_another_library_that_draws,
         other_settings,
     )
 }
@@ -219,7 +275,7 @@ def looked_away(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", ["steps", "what_it_leaves_in_a_list"])
+@pytest.mark.parametrize("name", ["steps", "what_it_leaves_in_a_list", "attention_without_dropout"])
 @torch.no_grad()
 def test_steps_are_looked_at_once(device, name, looked_away):
     fn = CASES[name](device)
@@ -230,7 +286,15 @@ def test_steps_are_looked_at_once(device, name, looked_away):
     assert looked_away and graph.stats().replays == 2
 
 
-@pytest.mark.parametrize("name", ["random_numbers", "other_settings"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "random_numbers",
+        "attention_with_dropout",
+        "an_operator_of_another_library_that_draws",
+        "other_settings",
+    ],
+)
 @torch.no_grad()
 def test_what_not_only_computes_is_looked_at_each_time(device, name, looked_away):
     gfxgraph.graphed(CASES[name](device))(torch.ones(2, 4, device=device))

@@ -220,6 +220,7 @@ class Lookups:
         # What those of torch were when the run began.
         self._settings_before: dict[str, Any] = {}
         self.asks_settings = False
+        self._settings_met: dict[tuple[Any, ...], int] = {}
         self._fresh = set(map(address, fresh))
         self._stored: set[int] = set()
         self.stores = Stores() if stores is None else stores
@@ -1399,9 +1400,12 @@ class Lookups:
 
     def settings(self) -> tuple[Any, ...]:
         """See :class:`~gfxgraph.graph.repeats.Known`."""
-        if self.asks_settings:
-            return tuple(setting.read() for setting in SETTINGS) + self._asked_settings()
-        return self._asked_settings()
+        asked = self._asked_settings()
+        if not self.asks_settings:
+            return asked
+        # One number in place of all of them, in the key of each frame.
+        now = tuple(setting.read() for setting in SETTINGS)
+        return self._settings_met.setdefault(now, len(self._settings_met)), *asked
 
     def _asked_settings(self) -> tuple[Any, ...]:
         return tuple(get() for get in self._settings.values())

@@ -24,6 +24,7 @@ from ..device import capture_rules
 from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusal
 from ..device.operators import (
     ALLOCATIONS,
+    draws_in,
     is_composite,
     is_in_python,
     is_view,
@@ -553,7 +554,9 @@ class Interceptor:
             host = []
         else:
             host = [t for key, t in zip(keys, tensors, strict=True) if key in elsewhere]
-        if op.may_draw:
+        # Attention without dropout draws nothing.
+        may_draw = op.may_draw and (not op.draws or draws_in(func, args, kwargs))
+        if may_draw:
             self.will_draw(kwargs.get("generator"))
         point = None
         if op.decides and not self.quiet:
@@ -584,13 +587,15 @@ class Interceptor:
                 result = self.operation(func, args, kwargs, tensors_in(args, kwargs))
         else:
             result = self.event(point, func, args, kwargs)
-        if op.may_draw:
+        if may_draw:
             self.drew(bool(self.quiet) or (point is not None and point.kind == "call"))
         if func is _LIFT and not self.quiet and args[0].dim() == 0:
             self._keep_on_host(result)
         if op.allocates:
             self.undefined.update(map(self.name, tensors_in(result)))
         if self._follows:
+            if op.draws and may_draw:
+                self.met("random", str(func))
             self._flow(func, op, sources, keys, written, result)
         if host and point is None and not self.quiet and not self.emulated:
             self._flow_on_host(tensors, result)
@@ -686,8 +691,6 @@ class Interceptor:
         written: list[torch.Tensor],
         result: Any,
     ) -> None:
-        if op.draws:
-            self.met("random", str(func))
         if op.draws or op.allocates:  # memory: until an operation that we know has written it
             roots = None
         if op.sets_memory:
