@@ -543,7 +543,7 @@ def _only_computed(session: CaptureSession, eager: WarmedUp) -> bool:
     return not (
         recording.events
         or session.lowering is not None
-        or any(note.rule != "random" for note in recording.notes)  # attention without dropout
+        or recording.notes
         or len(session.before.memory)
         or eager.draws_random_numbers
         or not session.before.host.is_plain
