@@ -95,6 +95,115 @@ def layered(asks, *owns, **members):
     return through(layers), numbers(*layers)
 
 
+# ---- variables that functions share, which the frame that made them binds again
+
+
+def _bound_again(forward):
+    def make():
+        layers = stack(forward, {}, {}, {}, {"a": 4.0})
+        return through(layers), numbers(*layers)
+
+    CASES[forward.__name__] = make
+
+
+@_bound_again
+def variable_between_two_questions(self, x):
+    at = "a"
+
+    def asks():
+        return getattr(self, at)
+
+    x = x * asks()
+    at = "b"
+    return x * asks()
+
+
+def _times(asks, x):
+    return x * asks()
+
+
+@_bound_again
+def variable_of_a_closure_that_is_given(self, x):
+    at = "a"
+
+    def asks():
+        return getattr(self, at)
+
+    x = _times(asks, x)
+    at = "b"
+    x = _times(asks, x)
+    at = "a"
+    return _times(asks, x)
+
+
+@_bound_again
+def variable_of_a_closure_in_a_list(self, x):
+    at, kept = "a", []
+    kept.append(lambda: getattr(self, at))
+
+    def last(kept, x):
+        return x * kept[-1]()
+
+    x = last(kept, x)
+    at = "b"
+    return last(kept, x)
+
+
+@_bound_again
+def variable_of_a_generator(self, x):
+    at = "a"
+    asked = (getattr(self, at) for _ in "12")
+    x = x * next(asked)
+    at = "b"
+    return x * next(asked)
+
+
+@_bound_again
+def variable_that_an_inner_function_binds(self, x):
+    at = "a"
+
+    def turn():
+        nonlocal at
+        at = "b" if at == "a" else "a"
+
+    def asks():
+        return getattr(self, at)
+
+    for _ in "123":
+        x = _times(asks, x)
+        turn()
+    return x
+
+
+@_bound_again
+def variable_of_a_method_that_is_made(self, x):
+    at = "a"
+
+    class Asks:
+        def __call__(self):
+            return getattr(layer, at)
+
+    layer, asks = self, Asks()
+    x = _times(asks, x)
+    at = "b"
+    return _times(asks, x)
+
+
+@_bound_again
+def variable_that_holds_another_layer(self, x):
+    other = self
+
+    def asks():
+        return other.a
+
+    x = _times(asks, x)
+    other = known_layers[0]
+    return _times(asks, x)
+
+
+known_layers = [Box(a=1.5)]
+
+
 # ---- layers that differ in one thing
 
 SAME = [Box(), Box()]
@@ -134,6 +243,21 @@ DIFFERENT = {
         lambda s: s.flag.x == 1,
         collections.namedtuple("P", "x")(1),
         collections.namedtuple("P", "x")(2),
+    ),
+    "functions_in_c": (
+        lambda s: s.flag.relu.__name__ == "relu",
+        torch._VF,
+        NS(relu=torch._VF.tanh),
+    ),
+    "functions_in_c_of_all": (
+        lambda s: torch._VF.relu.__name__ == s.flag.relu.__name__,
+        torch._VF,
+        NS(relu=torch._VF.tanh),
+    ),
+    "functions_in_c_later": (
+        lambda s: s.flag.relu.__name__ == torch._VF.relu.__name__ == "relu",
+        torch._VF,
+        NS(relu=torch._VF.tanh),
     ),
     "class": (lambda s: isinstance(s.flag, Box), Box(), NS()),
     "box_attribute": (lambda s: s.flag.x == 1, Box(x=1), Box(x=2)),

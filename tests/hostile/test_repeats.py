@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import gfxgraph
-from gfxgraph.graph import session
+from gfxgraph.graph import reads, session
 from tests.helpers.sampled import sampled
 from tests.hostile import hostile_in_c, hostile_python, hostile_python_more, hostile_repeats
 from tests.hostile.hostile_twins import Shown, silent_differences, t
@@ -126,3 +127,22 @@ def test_no_place_is_missing_where_frames_are_left_out(device, name, modules_as_
     finally:
         with contextlib.suppress(ValueError, KeyError):  # nothing has changed
             getattr(fn, "undo", lambda: None)()
+
+
+@torch.no_grad()
+def test_more_layers_with_dropout_are_asked_and_not_looked_at(device, monkeypatch):
+    """``torch._VF``, where it is, answers by ``__getattr__``."""
+    looked_at: list[str] = []
+    begin = reads.Reads._begin
+    monkeypatch.setattr(
+        reads.Reads, "_begin", lambda self, frame: (looked_at.append(1), begin(self, frame))[1]
+    )
+    counts = []
+    for layers in (4, 4, 8):  # what is imported at first counts as well
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval().to(device)
+        graph, x = gfxgraph.graphed(model), torch.randn(2, 3, 8, device=device)
+        looked_at.clear()
+        torch.testing.assert_close(graph(x), model(x))
+        counts.append(len(looked_at))
+    assert counts[1] == counts[2]

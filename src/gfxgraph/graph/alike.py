@@ -43,12 +43,14 @@ class Alike(Imports):
         def asked(seen: Seen) -> bool:
             if not self._is_explained(seen):
                 return False
-            pairs = _Pairs(self)
+            pairs, read = _Pairs(self), len(self._repeats.read)
             # A mode that is on must not be asked for the shape of a tensor.
             with torch._C.DisableTorchFunction():
                 is_alike = all(map(pairs.are_alike, seen.objects, key.objects))
                 is_alike = is_alike and all(map(pairs.answers, seen.places()))
             self._asking_for = None
+            if not is_alike:
+                del self._repeats.read[read:]  # we have asked that, and not the frame
             return is_alike
 
         return self._repeats.is_alike(key, asked)
@@ -291,7 +293,8 @@ class _Pairs:
             return True
         elif len(place.identity) > 1 and place.identity[0] != "tensor":
             at = place.identity[1]
-            if self._other.setdefault(at, _ITSELF) is not _ITSELF:
+            other = self._other.setdefault(at, _ITSELF)
+            if other is not _ITSELF and address(other) != at:
                 return False
         if not place.holds() or not all(map(self._stays, _held_by(place))):
             return False

@@ -899,7 +899,7 @@ class Reads(Alike):
             self._forget_lookups()
         elif kind == "global":
             self._repeats.stop()
-        elif kind not in ("attribute", "item"):
+        elif kind not in ("attribute", "item") and not _is_own_variable(frame, kind, operands[-1]):
             self._repeats.doubts += 1
         if kind in ("attribute", "item") and not self._stores_plainly(item, kind):
             return UNKNOWN
@@ -1912,6 +1912,17 @@ class _Frame:
         while of_program and _is_of_torch(frame) and frame.f_back is not None:
             frame = frame.f_back
         return frame.f_code.co_filename, frame.f_lineno or 0
+
+
+def _is_own_variable(frame: _Frame, kind: str, name: str) -> bool:
+    """Whether it is a variable of this call, which functions that it makes share.
+
+    Who is given one of these has what it holds in the key.
+    """
+    code = frame.frame.f_code
+    return (
+        kind == "cell" and bool(code.co_flags & inspect.CO_OPTIMIZED) and name in code.co_cellvars
+    )
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

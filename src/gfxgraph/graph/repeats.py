@@ -156,6 +156,7 @@ class Seen:
     def __init__(self, parts: Iterable[Place], key: Key) -> None:
         self.parts, self.objects, self.number = tuple(parts), key.objects, key.places
         self.is_explained: bool | None = None
+        self._places: tuple[Place, ...] | None = None
         self.done: tuple[Done, Outcome, Counter[types.CodeType]] | None = None
 
     def holds(self) -> bool:
@@ -165,13 +166,14 @@ class Seen:
                 return False
         return True
 
-    def places(self) -> Iterator[Place]:
-        """All that was read in it."""
-        for part in self.parts:
-            if isinstance(part, Seen):
-                yield from part.places()
-            else:
-                yield part
+    def places(self) -> tuple[Place, ...]:
+        """All that was read in it, in order, each place once."""
+        if self._places is None:
+            found: dict[Place, None] = {}
+            for part in self.parts:
+                found.update(dict.fromkeys(part.places() if isinstance(part, Seen) else (part,)))
+            self._places = tuple(found)
+        return self._places
 
 
 class _Alike:
