@@ -204,7 +204,70 @@ def variable_that_holds_another_layer(self, x):
 known_layers = [Box(a=1.5)]
 
 
+# ---- what belongs to functions
+
+
+def _with_a_function(forward, *changes):
+    def make():
+        def helper(x, *, k: float = 2.0):
+            return x * k
+
+        helper.k = 3.0
+        layers = stack(functools.partialmethod(forward, helper), {}, {}, {})
+        return through(layers), [
+            *numbers(*layers),
+            to(helper, "k", 5.0),
+            lambda: helper.__kwdefaults__.update(k=7.0),
+            to(helper, "__kwdefaults__", {"k": 8.0}),
+            lambda: helper.__annotations__.update(k=int),
+            to(helper, "__code__", (lambda x, *, k: x + k).__code__),
+        ]
+
+    CASES[forward.__name__] = make
+
+
+def _asked(function, x):
+    return x * function.k + len(inspect.signature(function).parameters)
+
+
+@_with_a_function
+def function_is_called(self, helper, x):
+    return helper(x) * self.a
+
+
+@_with_a_function
+def function_is_asked(self, helper, x):
+    return _asked(helper, x) * self.a
+
+
+@_with_a_function
+def function_is_asked_for_its_signature(self, helper, x):
+    found = inspect.signature(helper).parameters["k"]
+    return x * self.a * found.default * (2 if found.annotation in (int, "int") else 1)
+
+
+@_with_a_function
+def function_is_asked_for_its_attributes(self, helper, x):
+    return x * self.a * vars(helper)["k"] * helper.__kwdefaults__["k"]
+
+
 # ---- layers that differ in one thing
+
+
+def _function(**own):
+    def function():
+        return None
+
+    vars(function).update(own)
+    return function
+
+
+def _keyword(number):
+    def function(*, k=number):
+        return k
+
+    return function
+
 
 SAME = [Box(), Box()]
 DIFFERENT = {
@@ -259,6 +322,18 @@ DIFFERENT = {
         torch._VF,
         NS(relu=torch._VF.tanh),
     ),
+    "signature": (
+        lambda s: len(inspect.signature(s.flag).parameters) == 1,
+        lambda x: x,
+        lambda x, y: x,
+    ),
+    "attribute_of_a_function": (lambda s: s.flag.k == 1, _function(k=1), _function(k=2)),
+    "default_of_a_function": (
+        lambda s: s.flag.__kwdefaults__["k"] == 1,
+        _keyword(1),
+        _keyword(2),
+    ),
+    "default_in_a_call": (lambda s: s.flag() == 1, _keyword(1), _keyword(2)),
     "class": (lambda s: isinstance(s.flag, Box), Box(), NS()),
     "box_attribute": (lambda s: s.flag.x == 1, Box(x=1), Box(x=2)),
     "box_in_box": (lambda s: s.flag.x.y == 1, Box(x=Box(y=1)), Box(x=Box(y=2))),

@@ -13,6 +13,7 @@ second one, and never for a third. Whatever else an answer is, the frame is look
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import types
 import weakref
@@ -62,7 +63,7 @@ class Alike(Imports):
         """
         if seen.is_explained is None:
             reached = set(self._common)
-            for item in seen.objects:
+            for item in (*seen.objects, *seen.same):
                 _reach(item, reached)
             seen.is_explained = all(_explains(place, reached) for place in seen.places())
         return seen.is_explained
@@ -161,9 +162,13 @@ def _reach(item: Any, reached: set[int]) -> None:
             _reach(part, reached)
     elif kind is types.MethodType:
         reached.add(address(item.__self__))
+        _reach(item.__func__, reached)
     elif kind is functools.partial:
         for part in _parts_of(item):
             _reach(part, reached)
+    elif kind is types.FunctionType:
+        # Its code, defaults, annotations and attributes: no other function has its role.
+        reached.update(map(address, gc.get_referents(item)))
     elif raw.is_mutable(kind) or kind is types.ModuleType:
         reached.add(address(raw.attributes(item)))
 

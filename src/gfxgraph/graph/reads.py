@@ -492,6 +492,7 @@ class Reads(Alike):
             if function.__kwdefaults__:  # of another one, where the frame is left out
                 self._know(function.__kwdefaults__, self._path(function))
                 self._content(function.__kwdefaults__, 0, self._path(function))
+                self._common.add(address(function.__kwdefaults__))
         if not self.hears_all:
             known.key = key = self._repeats.begin(frame, self._stack, self)
             if key is not None:

@@ -109,7 +109,9 @@ class Key(NamedTuple):
 
     Attributes:
         parts: equal for two frames that begin in the same way, but for their objects.
-        objects: those among what the frame was given that were there before the run.
+        objects: those among what the frame was given that were there before the run, and in whose
+            place others may stand.
+        same: those in whose place none may stand.
         tensors: those that the run has made.
         doubts: what was not known when the frame began.
         places: how many places were known then.
@@ -118,6 +120,7 @@ class Key(NamedTuple):
 
     parts: tuple[Any, ...]
     objects: list[Any]
+    same: list[Any]
     tensors: list[torch.Tensor]
     doubts: int
     places: int
@@ -146,7 +149,7 @@ class Seen:
 
     Attributes:
         parts: these.
-        objects: those of its key.
+        objects, same: those of its key.
         number: as that of a :class:`Place`.
         is_explained: whether it was seen how it got each object; ``None``: nobody has asked.
         done: what it has done, what was found at its end, and how often which code began in it;
@@ -154,7 +157,8 @@ class Seen:
     """
 
     def __init__(self, parts: Iterable[Place], key: Key) -> None:
-        self.parts, self.objects, self.number = tuple(parts), key.objects, key.places
+        self.parts, self.number = tuple(parts), key.places
+        self.objects, self.same = key.objects, key.same
         self.is_explained: bool | None = None
         self._places: tuple[Place, ...] | None = None
         self.done: tuple[Done, Outcome, Counter[types.CodeType]] | None = None
@@ -261,6 +265,7 @@ class Repeats:
         return Key(
             (*around, *parts.found),
             parts.objects,
+            parts.same,
             parts.tensors,
             self._now(),
             len(known.places),
@@ -385,6 +390,7 @@ class _Parts:
         self._numbers: dict[int, int] = {}
         self.found: list[Any] = []
         self.objects: list[Any] = []
+        self.same: list[Any] = []
         self.tensors: list[torch.Tensor] = []
 
     def add(self, item: Any, depth: int = 0) -> None:
@@ -404,6 +410,7 @@ class _Parts:
             raise _NoKey
         is_state = self._known.is_the_same(item)
         if is_state and not self._is_one_of_a_kind(item, cls):
+            self.same.append(item)
             return self.found.extend((_ITSELF, at))
         number = self._numbers.get(at)
         if number is not None:  # which of the arguments are one object matters as well
