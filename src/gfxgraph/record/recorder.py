@@ -39,6 +39,7 @@ _REBOUND = (
 )
 _DONE_IN_EACH_CALL = ("collective", "no-graph", "seed")
 _NUMBERS, _LISTS = (int, float, bool), (list, tuple)
+_LEAVES = (type(None), str, torch.dtype, torch.device)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 
@@ -726,12 +727,16 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
         return result
     if type(result) in _LISTS:  # perhaps a long one of numbers, and pytree is slow
         return type(result)([_kept(item, given) for item in result])
+    if type(result) is dict:
+        return {key: _kept(item, given) for key, item in result.items()}
 
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value.copy() if type(value).__module__ == "numpy" else value
         return Same.of(value, given) or value.detach().clone()
 
+    if isinstance(result, torch.Tensor) or type(result) in _LEAVES:
+        return keep(result)
     return pytree.tree_map(keep, result)
 
 
