@@ -27,6 +27,7 @@ from .emulated_shapes import ShapeInference
 from .operator_table import Call, copies_host_scalar, refusal
 from .operators import (
     ALLOCATIONS,
+    generator_in,
     is_composite,
     is_view,
     outside_of_modes,
@@ -349,7 +350,7 @@ class Capture:
         copied = copies_host_scalar(call)
         if any(self.on_host(t) for t in tensors if copied or t.dim()):
             self.fail(rules.HOST_COPY.error(f"{op} with a host tensor"))
-        generator = kwargs.get("generator")
+        generator = generator_in(args, kwargs)
         if generator is not None and generator_id(generator) not in self._generators:
             self.fail(rules.GENERATOR.error(op))
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "ALLOCATIONS",
     "draws_in",
+    "generator_in",
     "is_composite",
     "is_in_python",
     "is_view",
@@ -69,6 +70,14 @@ def draws_in(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
         if given is not None and given == 0:
             return False
     return True
+
+
+def generator_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+    """The generator that an operator is given: by name or, as ``poisson`` is, by position."""
+    for item in (*kwargs.values(), *args):
+        if isinstance(item, torch._C.Generator):
+            return item
+    return None
 
 
 @cache

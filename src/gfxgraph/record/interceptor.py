@@ -25,6 +25,7 @@ from ..device.operator_table import Call, copies_host_scalar, may_refuse, refusa
 from ..device.operators import (
     ALLOCATIONS,
     draws_in,
+    generator_in,
     is_composite,
     is_in_python,
     is_view,
@@ -557,7 +558,7 @@ class Interceptor:
         # Attention without dropout draws nothing.
         may_draw = op.may_draw and (not op.draws or draws_in(func, args, kwargs))
         if may_draw:
-            self.will_draw(kwargs.get("generator"))
+            self.will_draw(generator_in(args, kwargs))
         point = None
         if op.decides and not self.quiet:
             # Nobody sees what its branches reach beside their arguments.
@@ -782,7 +783,7 @@ class Interceptor:
             return None
         to_device = self._makes_device_tensor(kwargs)
         on_host = len(host) == len(tensors) and not to_device
-        if on_host and draws(func) and _is_of_cpu(kwargs) and kwargs.get("generator") is None:
+        if on_host and draws(func) and _is_of_cpu(kwargs) and generator_in(args, kwargs) is None:
             # The host repeats it, from the default generator of the CPU, as in eager execution.
             return Point("host-compute", str(func), "call", everything)
         if tensors and len(host) == len(tensors):

@@ -441,6 +441,8 @@ class Recorder(Interceptor):
     ) -> Any:
         """Run the point, and record its result."""
         self._fail_on_trial(point.what)
+        if point.rule == "seed":
+            self._moves_generators()
         given = list(tensors_in(args, kwargs))
         self.data_reads += point.kind != "constant"
         # A function of the user's may write to whatever it is given or reaches.
@@ -602,9 +604,14 @@ class Recorder(Interceptor):
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
         self._asked_generators += 1
+        self._moves_generators()
         if self._generators is not None and not self.is_on_trial:  # torch tells no state there
             with self.unseen():
                 self._generators.will_draw(generator)
+
+    def _moves_generators(self) -> None:
+        if self.recording.draws is None:
+            self.recording.draws = len(self.recording.events)
 
     def drew(self, repeats: bool) -> None:
         """Pass it on."""
@@ -688,8 +695,8 @@ class Recorder(Interceptor):
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Note it."""
-        if rule == "random" and self.recording.draws is None:
-            self.recording.draws = len(self.recording.events)
+        if rule == "random":
+            self._moves_generators()
         if rule == "unknown-kernel":
             tensors = list(tensors)
             self._require_unprotected(None, (), {}, tensors)

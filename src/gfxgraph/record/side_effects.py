@@ -136,12 +136,16 @@ _METHODS: dict[str, dict[str, str]] = {
     "mmap": {"mmap": "flush move read read_byte readline resize seek write write_byte"},
     "_csv": {"Writer": "writerow writerows"},
     "_pickle": {"Pickler": "dump", "Unpickler": "load"},
-    "torch._C": {"Generator": "initial_seed seed"},
+    "torch._C": {
+        "Generator": "graphsafe_set_state initial_seed manual_seed seed set_offset set_state"
+    },
     "numpy": {"ndarray": "dump tofile"},
     "select": {"epoll": "modify poll register unregister", "poll": "poll"},
 }
 # Data in these stays in memory: they count only if they existed before the run.
-_IN_MEMORY = (io.StringIO, io.BytesIO, queue.SimpleQueue)
+_IN_MEMORY = (io.StringIO, io.BytesIO, queue.SimpleQueue, torch._C.Generator)
+# These methods of a generator give another number in each process.
+_OUTSIDE = frozenset(("initial_seed", "seed"))
 
 # Functions in Python, by rule and module.
 _PYTHON: dict[str, dict[str, str]] = {
@@ -294,8 +298,12 @@ class Acting:
 
     def meet_method(self, owner: Any, name: str) -> None:
         """C code is about to call that method; as :meth:`meet`."""
-        if not isinstance(owner, _IN_MEMORY) and name in _names_in(type(owner), self._methods):
+        if not _is_in_memory(owner, name) and name in _names_in(type(owner), self._methods):
             _about_to(_WRITE, _name_of(name, owner))
+
+
+def _is_in_memory(owner: Any, name: str) -> bool:
+    return isinstance(owner, _IN_MEMORY) and name not in _OUTSIDE
 
 
 class _Local(threading.local):
@@ -399,7 +407,7 @@ class _SideEffects:
             of_a_record = rule == _READ and frame.f_code.co_filename == logging.__file__
             if not (ends_here or of_a_record):
                 self.stop(rule, _name_of(function.__name__, owner), frame, frame)
-        elif not (isinstance(owner, _IN_MEMORY) and self._is_made_inside(owner, frame)):
+        elif not (_is_in_memory(owner, function.__name__) and self._is_made_inside(owner, frame)):
             self.stop(_WRITE, _name_of(function.__name__, owner), frame, frame)
 
     def begins(self, frame: FrameType) -> None:
