@@ -24,6 +24,7 @@ import multiprocessing.sharedctypes
 import queue
 import random
 import tempfile
+import textwrap
 import threading
 import types
 import warnings
@@ -37,6 +38,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import gfxgraph
 from gfxgraph.device import current_device
+from tests.helpers.processes import printed
 from tests.helpers.sampled import sampled
 
 gfxgraph.graphed  # noqa: B018  loaded now: a library that is loaded with it draws random numbers
@@ -1637,6 +1639,22 @@ def test_what_is_put_back_after_each_call_costs_no_graph(device):
 # ---- settings that are changed between calls
 
 
+def test_a_matmul_is_a_graph_where_the_newer_way_has_set_its_precision(device):
+    """The older way to ask raises then, for the whole process."""
+    program = """
+        import torch, gfxgraph
+        if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+        layer = torch.nn.Linear(4, 4).to(gfxgraph.device_type())
+        graph, x = gfxgraph.graphed(layer), torch.ones(2, 4, device=gfxgraph.device_type())
+        with torch.no_grad():
+            for _ in range(3):
+                graph(x)
+        print(graph.stats().replays, list(graph.stats().fallbacks))
+    """
+    assert printed(textwrap.dedent(program)) == "2 []"
+
+
 def of_flag(get, put):
     return lambda: put(not get())
 
@@ -1655,6 +1673,16 @@ SWITCHES = {
     "torch.backends.cuda.enable_math_sdp": of_flag(
         torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp
     ),
+    "torch.backends.cuda.matmul.allow_fp16_accumulation": of_flag(
+        torch._C._get_cublas_allow_fp16_accumulation, torch._C._set_cublas_allow_fp16_accumulation
+    ),
+    "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp": of_flag(
+        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp,
+    ),
+    "the order of attention": lambda: torch._C._set_sdp_priority_order(
+        torch._C._get_sdp_priority_order()[::-1]
+    ),
 }
 
 
@@ -1672,6 +1700,9 @@ def test_a_graph_is_used_under_the_settings_of_its_capture_alone(device, name, w
             torch.get_float32_matmul_precision() == "highest",
             torch._C._get_cudnn_enabled(),
             torch.backends.cuda.math_sdp_enabled(),
+            torch._C._get_cublas_allow_fp16_accumulation(),
+            torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
+            torch._C._get_sdp_priority_order()[0] > torch._C._get_sdp_priority_order()[-1],
         )
         return x * sum(flag << n for n, flag in enumerate(flags))
 

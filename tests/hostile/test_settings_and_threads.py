@@ -28,6 +28,8 @@ def _filters():
     return [one[0] for one in warnings.filters][:1]
 
 
+_ORDER = torch._C._get_sdp_priority_order()
+
 # What the call does, what tells of it, and what takes it back.
 SETTINGS = {
     "dtype of autocast": (
@@ -54,6 +56,21 @@ SETTINGS = {
         lambda: torch.backends.mha.set_fastpath_enabled(False),
         torch.backends.mha.get_fastpath_enabled,
         lambda: torch.backends.mha.set_fastpath_enabled(True),
+    ),
+    "accumulation in half precision": (
+        lambda: torch._C._set_cublas_allow_fp16_accumulation(True),
+        torch._C._get_cublas_allow_fp16_accumulation,
+        lambda: torch._C._set_cublas_allow_fp16_accumulation(False),
+    ),
+    "reduction of attention in half precision": (
+        lambda: torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
+        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed,
+        lambda: torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False),
+    ),
+    "order of attention": (
+        lambda: torch._C._set_sdp_priority_order(_ORDER[::-1]),
+        torch._C._get_sdp_priority_order,
+        lambda: torch._C._set_sdp_priority_order(_ORDER),
     ),
     "mkldnn": (
         lambda: torch.backends.mkldnn.set_flags(False),

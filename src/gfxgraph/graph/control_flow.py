@@ -658,6 +658,9 @@ def _loaded(index: int) -> None:
     In a thread of its own: a trial is captured while a run is listened to, which would take what
     that reads and changes for what the run does.
     """
+    # In 2.10 and 2.11 torch's guard of a device that is not there dies with the thread that was
+    # the first to need it, and the process then dies of that.
+    getattr(torch._C, "_ensureCUDADeviceGuardSet", lambda: None)()
     thread = threading.Thread(target=_load, args=(index,))
     thread.start()
     thread.join()

@@ -102,12 +102,24 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
     torch.set_anomaly_enabled(*value)
 
 
+def _order_of_sdp() -> Setting | None:
+    get = getattr(torch._C, "_get_sdp_priority_order", None)
+    put = getattr(torch._C, "_set_sdp_priority_order", None)
+    if get is None or put is None:
+        return None
+    name = "the order of torch.nn.attention.sdpa_kernel"
+    return Setting(name, lambda: tuple(get()), lambda value: put(list(value)))
+
+
 _AUTOCAST = ("cpu", "cuda")
 _TWO = float("2")  # no constant, or the compiler of Python would divide
 _CUBLAS = "torch.backends.cuda.matmul.allow_"
 _REDUCED = "_reduced_precision_reduction"
 _CUDNN = "torch.backends.cudnn."
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
+_ACCUMULATION = "cublas_allow_fp16_accumulation"
+_IN_MATH = "math_sdp_allow_fp16_bf16_reduction"
+_REDUCED_IN_MATH = "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp"
 _FOUND = (
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting("torch.use_deterministic_algorithms", _deterministic, _set_deterministic),
@@ -146,6 +158,9 @@ _FOUND = (
         _of_c(f"{_CUBLAS}{dtype}{_REDUCED}", f"cublas_allow_{dtype}{_REDUCED}")
         for dtype in ("fp16", "bf16")
     ),
+    _of_c(f"{_CUBLAS}fp16_accumulation", _ACCUMULATION),
+    _of_c(_REDUCED_IN_MATH, _IN_MATH),
+    _order_of_sdp(),
     *(
         _of_c(_CUDNN + name, f"cudnn_{name}")
         for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
@@ -159,6 +174,7 @@ SETTINGS = [setting for setting in _FOUND if setting is not None]
 
 
 _IN_FLOAT32 = {torch.float32, torch.complex64}
+_IN_HALF = {torch.float16, torch.bfloat16}
 # Where kernels are chosen by the flags of cuDNN and by those of attention. A flag that is off may
 # hide the operator that it would choose, so then it is always asked for.
 _USES_CUDNN = re.compile("conv|cudnn|miopen|batch_norm|rnn|lstm|gru|ctc|grid|affine")
@@ -259,6 +275,8 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
     for dtype, kind in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
         if foreign or dtype in dtypes:
             found[f"{_CUBLAS}{kind}{_REDUCED}"] = _getter(f"cublas_allow_{kind}{_REDUCED}")
+    if (foreign or torch.float16 in dtypes) and hasattr(torch._C, f"_get_{_ACCUMULATION}"):
+        found[f"{_CUBLAS}fp16_accumulation"] = _getter(_ACCUMULATION)
     flags = {name: _getter(f"cudnn_{name}") for name in ("enabled", "benchmark", "deterministic")}
     uses_cudnn = foreign or any(map(_USES_CUDNN.search, names))
     if uses_cudnn or not flags["enabled"]():
@@ -266,13 +284,18 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
     allowed = {kind: _getter(f"{kind}_sdp_enabled") for kind in _SDP}
     if foreign or any(map(_USES_SDP.search, names)) or not all(get() for get in allowed.values()):
         found |= {f"torch.backends.cuda.enable_{kind}_sdp": get for kind, get in allowed.items()}
+        more = {"the order of torch.nn.attention.sdpa_kernel": "sdp_priority_order"}
+        if foreign or not dtypes.isdisjoint(_IN_HALF):
+            more[_REDUCED_IN_MATH] = _IN_MATH
+        found |= {name: _getter(c) for name, c in more.items() if hasattr(torch._C, f"_get_{c}")}
     if foreign or not dtypes.isdisjoint(_IN_FLOAT32):
         if on_host:
-            found["torch.set_float32_matmul_precision"] = torch._C._get_float32_matmul_precision
+            name = "float32_matmul_precision"
+            found[f"torch.set_{name}"] = _precision_now("mkldnn", "matmul", name)
         else:
-            found[f"{_CUBLAS}tf32"] = _precision_now("matmul", "cublas_allow_tf32")
+            found[f"{_CUBLAS}tf32"] = _precision_now("cuda", "matmul", "cublas_allow_tf32")
             if uses_cudnn:
-                found[f"{_CUDNN}allow_tf32"] = _precision_now("conv", "cudnn_allow_tf32")
+                found[f"{_CUDNN}allow_tf32"] = _precision_now("cuda", "conv", "cudnn_allow_tf32")
     return {name: (getter, getter()) for name, getter in found.items()}
 
 
@@ -316,13 +339,13 @@ def _getter(name: str) -> Callable[..., Any]:
     return getter
 
 
-def _precision_now(operation: str, name: str) -> Callable[[], Any]:
+def _precision_now(backend: str, operation: str, name: str) -> Callable[[], Any]:
     """The older way to ask raises once the newer one was used to set it."""
     older = _getter(name)
     try:
         older()
     except RuntimeError:
-        return functools.partial(_getter("fp32_precision_getter"), "cuda", operation)
+        return functools.partial(_getter("fp32_precision_getter"), backend, operation)
     return older
 
 
