@@ -1921,9 +1921,8 @@ def _is_own_variable(frame: _Frame, kind: str, name: str) -> bool:
     Who is given one of these has what it holds in the key.
     """
     code = frame.frame.f_code
-    return (
-        kind == "cell" and bool(code.co_flags & inspect.CO_OPTIMIZED) and name in code.co_cellvars
-    )
+    is_own = name in code.co_cellvars and name not in code.co_freevars
+    return kind == "cell" and is_own and bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:
