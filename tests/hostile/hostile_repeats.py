@@ -217,6 +217,7 @@ def _with_a_function(forward, *changes):
         return through(layers), [
             *numbers(*layers),
             to(helper, "k", 5.0),
+            lambda: setattr(helper, "__dict__", {"k": 6.0}),
             lambda: helper.__kwdefaults__.update(k=7.0),
             to(helper, "__kwdefaults__", {"k": 8.0}),
             lambda: helper.__annotations__.update(k=int),

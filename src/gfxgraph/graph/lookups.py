@@ -659,9 +659,11 @@ class Lookups:
     def _place_of_class(self, item: Any) -> None:
         """Watch the class of ``item``, if a program can assign another one."""
         if raw.is_mutable(type(item)) and self._is_state(item):
-            self._place(
-                ("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item)
-            )
+            self._place_of_type(item)
+
+    def _place_of_type(self, item: Any) -> None:
+        """Watch the class of ``item``, and which dict its attributes lie in."""
+        self._place(("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
 
     def _special_of(self, cls: type) -> None:
         """The same for an object of the class ``cls``."""
@@ -1010,6 +1012,7 @@ class Lookups:
         found = raw.namespace(types.FunctionType).get(name)
         if type(found) in _DATA_IN_C:
             return self._or_unknown(self._live(*_asked(item, found, name, self._path(item))))
+        self._place_of_type(item)
         return self._or_unknown(self._read(item.__dict__, name, path))
 
     def _getset(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
@@ -1303,6 +1306,8 @@ class Lookups:
 
     def _dict_of_attributes(self, item: Any, own: dict[str, Any]) -> dict[str, Any]:
         """The ``__dict__`` of an object; it is no place, and the collector may not know it."""
+        if type(item) is types.FunctionType:
+            self._place_of_type(item)
         self._place_of_class(item)  # which holds which dict that is
         self._know(own, self._path(item))
         return own
