@@ -143,6 +143,14 @@ def test_a_function_that_seeds_a_generator_gives_what_eager_gives(device, make):
         assert torch.equal(ours, eager)
 
 
+def test_the_reason_says_where_to_seed(device):
+    fn, _ = seeded_and_not_asked()
+    graph = gfxgraph.graphed(fn)
+    graph(torch.ones(2, device=device))
+    (reason,) = graph.stats().fallbacks
+    assert "Generator.manual_seed()" in reason and "Seed before the call" in reason
+
+
 def of_a_fork(x):
     with torch.random.fork_rng():
         torch.manual_seed(5)

@@ -6,6 +6,7 @@ import collections
 import contextvars
 import functools
 import itertools
+import operator
 import random
 import sys
 import threading
@@ -504,3 +505,43 @@ def test_a_list_that_takes_the_place_of_an_equal_one_gets_what_calls_write(held)
         fast(ones() * n)
         assert torch.equal(get()[0], ones() * n * 2)
     assert fast.stats().replays
+
+
+class Failure(Exception):
+    """An exception with attributes."""
+
+
+OWNERS = {
+    "function": lambda: lambda: None,
+    "partial": lambda: functools.partial(print),
+    "exception": ValueError,
+    "exception of the program": Failure,
+    "ordered dict": collections.OrderedDict,
+    "static method": lambda: staticmethod(print),
+    "class method": lambda: classmethod(print),
+    "tensor": lambda: torch.ones(1),
+}
+ASKED = {
+    "attribute": lambda item: item.k,
+    "vars()": lambda item: vars(item)["k"],
+    "getattr()": lambda item: getattr(item, "k", 2.0),
+    "hasattr()": lambda item: 2.0 if hasattr(item, "more") else 3.0,
+    "in C": operator.attrgetter("k"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("owner", OWNERS)
+@torch.no_grad()
+def test_attributes_in_another_dict_are_those_of_now(device, owner, asked):
+    item, ask = OWNERS[owner](), ASKED[asked]
+
+    def fn(x):
+        return x * ask(item)
+
+    item.__dict__ = {"k": 1.0}
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+    for own in ({"k": 1.0}, None, None, {"k": 5.0}, {"k": 5.0, "more": 1}, None):
+        if own is not None:
+            item.__dict__ = own
+        assert torch.equal(graph(x), fn(x))

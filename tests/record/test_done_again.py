@@ -149,13 +149,17 @@ def what_it_leaves_in_a_list(device):
     return fn
 
 
-def random_numbers(device):
+def three_times(step):
     def fn(x):
         for _ in range(3):
-            x = draws(x)
+            x = step(x)
         return x
 
     return fn
+
+
+def random_numbers(device):
+    return three_times(draws)
 
 
 def attends(x, dropout):
@@ -168,21 +172,11 @@ def attends(x, dropout):
 
 
 def attention_without_dropout(device):
-    def fn(x):
-        for _ in range(3):
-            x = attends(x, 0.0)
-        return x
-
-    return fn
+    return three_times(lambda x: attends(x, 0.0))
 
 
 def attention_with_dropout(device):
-    def fn(x):
-        for _ in range(3):
-            x = attends(x, 0.5)
-        return x
-
-    return fn
+    return three_times(lambda x: attends(x, 0.5))
 
 
 @torch.library.custom_op(
@@ -203,12 +197,7 @@ def adds_noise(x):
 
 
 def an_operator_of_another_library_that_draws(device):
-    def fn(x):
-        for _ in range(3):
-            x = adds_noise(x)
-        return x
-
-    return fn
+    return three_times(adds_noise)
 
 
 def other_settings(device):

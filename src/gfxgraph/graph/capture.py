@@ -483,7 +483,7 @@ def _captured(
         written={storage_key(t): originals.get(storage_key(t), t) for t in session.written},
         outside=outside,
         saved=[region for region in regions if storage_key(region) in early],
-        saves_generator=recording.draws is not None and bool(recording.breaks()),
+        saves_generator=recording.draws and bool(recording.breaks()),
         generators=host.used,
         calls_user=any(e.point.rule in ("collective", "no-graph") for e in recording.events),
         guard=eager.state.guard(

@@ -659,11 +659,13 @@ class Lookups:
     def _place_of_class(self, item: Any) -> None:
         """Watch the class of ``item``, if a program can assign another one."""
         if raw.is_mutable(type(item)) and self._is_state(item):
-            self._place_of_type(item)
+            self._place_of_dict(item)
 
-    def _place_of_type(self, item: Any) -> None:
-        """Watch the class of ``item``, and which dict its attributes lie in."""
-        self._place(("type", address(item)), lambda: TypeOf(f"{self._path(item)}.__class__", item))
+    def _place_of_dict(self, item: Any) -> None:
+        """Watch which dict the attributes of ``item`` lie in, and its class."""
+        if type(item) is not types.ModuleType:  # which keeps both
+            path = f"{self._path(item)}.__class__"
+            self._place(("type", address(item)), lambda: TypeOf(path, item))
 
     def _special_of(self, cls: type) -> None:
         """The same for an object of the class ``cls``."""
@@ -793,6 +795,8 @@ class Lookups:
             return _bound(found, item, cls) if value is MISSING else value
         own = raw.attributes(item)
         if own is not None:
+            if is_state and not raw.is_mutable(cls):  # of the others it was asked with their class
+                self._place_of_dict(item)
             if is_state and raw.is_a(item, MODULE) and name not in own and _holds(own, name):
                 # One question for all its children, which an attribute of that name would hide.
                 self._place(("length", address(own)), lambda: Length(self._path(item), own))
@@ -1012,7 +1016,7 @@ class Lookups:
         found = raw.namespace(types.FunctionType).get(name)
         if type(found) in _DATA_IN_C:
             return self._or_unknown(self._live(*_asked(item, found, name, self._path(item))))
-        self._place_of_type(item)
+        self._place_of_dict(item)
         return self._or_unknown(self._read(item.__dict__, name, path))
 
     def _getset(self, item: Any, found: Any, name: str, path: str, is_state: bool) -> Any:
@@ -1306,9 +1310,7 @@ class Lookups:
 
     def _dict_of_attributes(self, item: Any, own: dict[str, Any]) -> dict[str, Any]:
         """The ``__dict__`` of an object; it is no place, and the collector may not know it."""
-        if type(item) is types.FunctionType:
-            self._place_of_type(item)
-        self._place_of_class(item)  # which holds which dict that is
+        self._place_of_dict(item)
         self._know(own, self._path(item))
         return own
 
@@ -1316,6 +1318,7 @@ class Lookups:
         """All that stands in the ``__dict__`` of ``item`` was read."""
         own = raw.attributes(item)
         if own is not None and self._is_state(item):
+            self._place_of_dict(item)
             self._content(self._know(own, self._path(item)), 0)
 
     def _attributes(self, item: Any) -> None:

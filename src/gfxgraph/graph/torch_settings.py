@@ -102,13 +102,12 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
     torch.set_anomaly_enabled(*value)
 
 
-def _order_of_sdp() -> Setting | None:
-    get = getattr(torch._C, "_get_sdp_priority_order", None)
-    put = getattr(torch._C, "_set_sdp_priority_order", None)
-    if get is None or put is None:
-        return None
-    name = "the order of torch.nn.attention.sdpa_kernel"
-    return Setting(name, lambda: tuple(get()), lambda value: put(list(value)))
+def _order_of_sdp() -> tuple[int, ...]:
+    return tuple(torch._C._get_sdp_priority_order())
+
+
+def _set_order_of_sdp(value: tuple[int, ...]) -> None:
+    torch._C._set_sdp_priority_order(list(value))
 
 
 _AUTOCAST = ("cpu", "cuda")
@@ -117,8 +116,7 @@ _CUBLAS = "torch.backends.cuda.matmul.allow_"
 _REDUCED = "_reduced_precision_reduction"
 _CUDNN = "torch.backends.cudnn."
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
-_ACCUMULATION = "cublas_allow_fp16_accumulation"
-_IN_MATH = "math_sdp_allow_fp16_bf16_reduction"
+_ORDER = "the order of torch.nn.attention.sdpa_kernel"
 _REDUCED_IN_MATH = "torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp"
 _FOUND = (
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
@@ -158,9 +156,9 @@ _FOUND = (
         _of_c(f"{_CUBLAS}{dtype}{_REDUCED}", f"cublas_allow_{dtype}{_REDUCED}")
         for dtype in ("fp16", "bf16")
     ),
-    _of_c(f"{_CUBLAS}fp16_accumulation", _ACCUMULATION),
-    _of_c(_REDUCED_IN_MATH, _IN_MATH),
-    _order_of_sdp(),
+    _of_c(f"{_CUBLAS}fp16_accumulation", "cublas_allow_fp16_accumulation"),
+    _of_c(_REDUCED_IN_MATH, "math_sdp_allow_fp16_bf16_reduction"),
+    Setting(_ORDER, _order_of_sdp, _set_order_of_sdp),
     *(
         _of_c(_CUDNN + name, f"cudnn_{name}")
         for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
@@ -275,8 +273,8 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
     for dtype, kind in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
         if foreign or dtype in dtypes:
             found[f"{_CUBLAS}{kind}{_REDUCED}"] = _getter(f"cublas_allow_{kind}{_REDUCED}")
-    if (foreign or torch.float16 in dtypes) and hasattr(torch._C, f"_get_{_ACCUMULATION}"):
-        found[f"{_CUBLAS}fp16_accumulation"] = _getter(_ACCUMULATION)
+    if foreign or torch.float16 in dtypes:
+        found[f"{_CUBLAS}fp16_accumulation"] = _getter("cublas_allow_fp16_accumulation")
     flags = {name: _getter(f"cudnn_{name}") for name in ("enabled", "benchmark", "deterministic")}
     uses_cudnn = foreign or any(map(_USES_CUDNN.search, names))
     if uses_cudnn or not flags["enabled"]():
@@ -284,10 +282,9 @@ def deciding(kernels: Collection[tuple[Any, Any]] | None, on_host: bool) -> Sett
     allowed = {kind: _getter(f"{kind}_sdp_enabled") for kind in _SDP}
     if foreign or any(map(_USES_SDP.search, names)) or not all(get() for get in allowed.values()):
         found |= {f"torch.backends.cuda.enable_{kind}_sdp": get for kind, get in allowed.items()}
-        more = {"the order of torch.nn.attention.sdpa_kernel": "sdp_priority_order"}
+        found[_ORDER] = _getter("sdp_priority_order")
         if foreign or not dtypes.isdisjoint(_IN_HALF):
-            more[_REDUCED_IN_MATH] = _IN_MATH
-        found |= {name: _getter(c) for name, c in more.items() if hasattr(torch._C, f"_get_{c}")}
+            found[_REDUCED_IN_MATH] = _getter("math_sdp_allow_fp16_bf16_reduction")
     if foreign or not dtypes.isdisjoint(_IN_FLOAT32):
         if on_host:
             name = "float32_matmul_precision"

@@ -39,7 +39,6 @@ _REBOUND = (
 )
 _DONE_IN_EACH_CALL = ("collective", "no-graph", "seed")
 _NUMBERS, _LISTS = (int, float, bool), (list, tuple)
-_LEAVES = (type(None), str, torch.dtype, torch.device)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 
@@ -121,7 +120,8 @@ class Recording:
             memory alive.
         operations: operations of the device.
         writes: (storage key, number of events before) of each write to an outside tensor.
-        draws: number of events before the first random number of the device; ``None``: none.
+        draws: whether it may have moved a random generator: it set one, or had an operator that
+            may draw.
         peak_bytes: most device bytes that tensors of the run took at one time.
         dtypes: dtypes of these tensors.
         kernels: each operator that ran on the device, with each dtype that it was given.
@@ -152,7 +152,7 @@ class Recording:
     originals: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
     operations: int = 0
     writes: list[tuple[int, int]] = field(default_factory=list)
-    draws: int | None = None
+    draws: bool = False
     peak_bytes: int = 0
     dtypes: set[torch.dtype] = field(default_factory=set)
     kernels: set[tuple[Any, torch.dtype | None]] = field(default_factory=set)
@@ -441,8 +441,7 @@ class Recorder(Interceptor):
     ) -> Any:
         """Run the point, and record its result."""
         self._fail_on_trial(point.what)
-        if point.rule == "seed":
-            self._moves_generators()
+        self.recording.draws |= point.rule == "seed"
         given = list(tensors_in(args, kwargs))
         self.data_reads += point.kind != "constant"
         # A function of the user's may write to whatever it is given or reaches.
@@ -604,14 +603,10 @@ class Recorder(Interceptor):
     def will_draw(self, generator: torch.Generator | None) -> None:
         """Pass it on."""
         self._asked_generators += 1
-        self._moves_generators()
+        self.recording.draws = True
         if self._generators is not None and not self.is_on_trial:  # torch tells no state there
             with self.unseen():
                 self._generators.will_draw(generator)
-
-    def _moves_generators(self) -> None:
-        if self.recording.draws is None:
-            self.recording.draws = len(self.recording.events)
 
     def drew(self, repeats: bool) -> None:
         """Pass it on."""
@@ -695,8 +690,6 @@ class Recorder(Interceptor):
 
     def met(self, rule: str, what: str, tensors: Iterable[torch.Tensor] = ()) -> None:
         """Note it."""
-        if rule == "random":
-            self._moves_generators()
         if rule == "unknown-kernel":
             tensors = list(tensors)
             self._require_unprotected(None, (), {}, tensors)
@@ -734,16 +727,12 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
         return result
     if type(result) in _LISTS:  # perhaps a long one of numbers, and pytree is slow
         return type(result)([_kept(item, given) for item in result])
-    if type(result) is dict:
-        return {key: _kept(item, given) for key, item in result.items()}
 
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value.copy() if type(value).__module__ == "numpy" else value
         return Same.of(value, given) or value.detach().clone()
 
-    if isinstance(result, torch.Tensor) or type(result) in _LEAVES:
-        return keep(result)
     return pytree.tree_map(keep, result)
 
 

@@ -183,7 +183,9 @@ def f(x):  # the caller times the call
         "seed",
         "the state of a random generator is set or read",
         "branches",
-        "The host sets and reads the state. It does so between two graphs, at each call.",
+        "The host sets and reads the state. torch.manual_seed() and its like do so between two "
+        "graphs, at each call. With a method of a generator that is kept, such as "
+        "generator.manual_seed(), the function runs eagerly.",
         "Seed before the call: torch.manual_seed(seed); out = fn(x).",
         bad="""\
 def f(x):

@@ -299,11 +299,15 @@ class Acting:
     def meet_method(self, owner: Any, name: str) -> None:
         """C code is about to call that method; as :meth:`meet`."""
         if not _is_in_memory(owner, name) and name in _names_in(type(owner), self._methods):
-            _about_to(_WRITE, _name_of(name, owner))
+            _about_to(_rule_of(owner), _name_of(name, owner))
 
 
 def _is_in_memory(owner: Any, name: str) -> bool:
     return isinstance(owner, _IN_MEMORY) and name not in _OUTSIDE
+
+
+def _rule_of(owner: Any) -> str:
+    return "seed" if isinstance(owner, torch._C.Generator) else _WRITE
 
 
 class _Local(threading.local):
@@ -408,7 +412,7 @@ class _SideEffects:
             if not (ends_here or of_a_record):
                 self.stop(rule, _name_of(function.__name__, owner), frame, frame)
         elif not (_is_in_memory(owner, function.__name__) and self._is_made_inside(owner, frame)):
-            self.stop(_WRITE, _name_of(function.__name__, owner), frame, frame)
+            self.stop(_rule_of(owner), _name_of(function.__name__, owner), frame, frame)
 
     def begins(self, frame: FrameType) -> None:
         """A call of a function in Python that may have an effect."""
