@@ -1,7 +1,8 @@
 """Full-size LeRobot policies with random weights: a chunk of actions, eagerly and from a graph.
 
 ``PYTHONPATH=src python3 -m benchmarks.runs.policies [pi0 pi05] [--out FILE] [--compile]``, where
-LeRobot is installed. ``--compile``: also compiled, alone and in a graph, which takes minutes.
+LeRobot is installed. ``--compile``: also compiled, alone and in a graph, which takes minutes; with
+``--settings coordinate_descent_tuning ...`` in a graph only, with these settings of Inductor.
 Nothing is fetched: policies are made from their configurations. What the file says of other
 policies stays there.
 """
@@ -67,8 +68,8 @@ def observed(seed: int) -> dict[str, torch.Tensor]:
 
 
 @torch.inference_mode()
-def compiled(policy: Any, times: int) -> dict[str, Any]:
-    """``torch.compile`` alone, and its code in our graph."""
+def compiled(policy: Any, times: int, settings: list[str]) -> dict[str, Any]:
+    """Code of ``torch.compile`` in our graph; without ``settings`` of Inductor also alone."""
     calls = [observed(seed) for seed in range(4)]
 
     def chunk(n: int) -> torch.Tensor:
@@ -88,14 +89,18 @@ def compiled(policy: Any, times: int) -> dict[str, Any]:
 
     expected = [chunk(n) for n in range(4)]
     found: dict[str, Any] = {"largest magnitude": max(float(t.abs().max()) for t in expected)}
-    with use_graphs(policy, compile=True) as graphs:
-        found["compile + graph"] = way()
+    how: Any = {"options": dict.fromkeys(settings, True)} if settings else True
+    named = ", ".join(["compile + graph", *settings])
+    with use_graphs(policy, compile=how) as graphs:
+        found[named] = way()
         stats = graphs.stats()
-        found["compile + graph"] |= {
+        found[named] |= {
             "compile s": round(stats.compile_s, 2),
             "not compiled": [shortened(r) for r in stats.not_compiled.values()],
             "why eager": [shortened(r) for r in stats.fallbacks],
         }
+    if settings:
+        return found
     model, name = policy.model, "sample_actions"
     # Inductor's random numbers would be others than those of eager execution.
     vars(model)[name] = torch.compile(
@@ -175,6 +180,7 @@ def main() -> None:
     parser = arguments(__doc__, "policies.json")
     parser.add_argument("policies", nargs="*", default=["pi0", "pi05"])
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--settings", nargs="+", default=[], help="of Inductor, to switch on")
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # the image encoder is in single precision
@@ -185,7 +191,8 @@ def main() -> None:
         policy = make(name)
         found[name] = {"commit": options.commit, **measured(policy, options.times)}
         if options.compile:
-            found[name]["compiled"] = {"commit": options.commit, **compiled(policy, options.times)}
+            ways = compiled(policy, options.times, options.settings)
+            found[name]["compiled"] = {"commit": options.commit, **ways}
         print(name, json.dumps(found[name], indent=1), flush=True)
         write(options.out, found)
 

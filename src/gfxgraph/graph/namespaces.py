@@ -52,9 +52,11 @@ class Namespaces:
         In a module, where it stands there again: else its code has kept something there. In an
         object, also where it does not: then the run has changed that.
         """
+        known = self._objects.keys() | self._held.keys()
         for place in list(places.values()):
             if isinstance(place, Item):
-                self._settle_item(place)
+                if address(place.container) in known:
+                    self._settle_item(place)
             elif isinstance(place, Content):
                 before = self._objects.get(address(place.container.item))
                 if before is not None:

@@ -357,8 +357,17 @@ class Reads(Alike):
 
     def settle(self) -> None:
         """Forget what looked on: its replacements are gone, and what was there before is back."""
+        known: dict[int, bool] = {}  # by class; of functions it depends on the module
         for key, place in self.places.items():
-            if isinstance(place, Item) and _is_ours(place.value):
+            if not isinstance(place, Item):
+                continue
+            kind = type(place.value)
+            is_ours = known.get(address(kind))
+            if is_ours is None:
+                is_ours = _is_ours(place.value)
+                if kind is not types.FunctionType:
+                    known[address(kind)] = is_ours
+            if is_ours:
                 self.places[key] = Item.of(place.path, place.container, place.key)
 
     def changes(self) -> list[str]:

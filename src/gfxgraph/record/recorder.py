@@ -38,7 +38,8 @@ _REBOUND = (
     "zero_grad(set_to_none=False); or return torch.autograd.grad(...)."
 )
 _DONE_IN_EACH_CALL = ("collective", "no-graph", "seed")
-_NUMBERS, _LISTS = (int, float, bool), (list, tuple)
+_LEAVES = (int, float, bool, str, type(None), torch.dtype, torch.device)
+_LISTS = (list, tuple)
 _NO_DTYPE: frozenset[torch.dtype | None] = frozenset({None})
 _NONE_KNOWN: frozenset[torch.dtype | None] = frozenset()
 
@@ -723,21 +724,23 @@ def _not_plain(result: Any) -> str | None:
 
 def _kept(result: Any, given: list[torch.Tensor]) -> Any:
     """``result`` with copies of its tensors."""
-    if type(result) in _NUMBERS:
+    if type(result) in _LEAVES:
         return result
     if type(result) in _LISTS:  # perhaps a long one of numbers, and pytree is slow
         return type(result)([_kept(item, given) for item in result])
+    if type(result) is dict:
+        return {key: _kept(value, given) for key, value in result.items()}
 
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value.copy() if type(value).__module__ == "numpy" else value
         return Same.of(value, given) or value.detach().clone()
 
-    return pytree.tree_map(keep, result)
+    return keep(result) if isinstance(result, torch.Tensor) else pytree.tree_map(keep, result)
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    if type(ours) in _NUMBERS:
+    if type(ours) in _LEAVES:
         return _equal(ours, theirs)
     if type(ours) in _LISTS and type(ours) is type(theirs):
         return len(ours) == len(theirs) and all(map(_same, ours, theirs))

@@ -1,0 +1,70 @@
+"""How often a function runs before its capture."""
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.graph.session import CaptureSession
+
+
+@pytest.fixture
+def unwatched(monkeypatch):
+    """The runs before a capture that are not recorded."""
+    runs = []
+    run = CaptureSession.run
+    monkeypatch.setattr(CaptureSession, "run", lambda self: (runs.append(self), run(self))[1])
+    return runs
+
+
+class Net(torch.nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4).to(device)
+        self.register_buffer("seen", torch.zeros(4, device=device))
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Writes(Net):
+    def forward(self, x):
+        self.seen += x[0]
+        return self.linear(x) + self.seen
+
+
+class Draws(Net):
+    def forward(self, x):
+        return self.dropout(self.linear(x))
+
+
+def called(module, device, **options):
+    """Three calls of a module, and of one in a graph, from the same generators."""
+    results = []
+    for call in (module(device), gfxgraph.graphed(module(device), fallback="raise", **options)):
+        torch.manual_seed(0)
+        x = torch.rand(2, 4, device=device)
+        with torch.no_grad():
+            for weight in call.parameters():
+                weight.fill_(0.5)
+            results.append([call(x + n) for n in range(3)])
+    return results
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "count"),
+    [
+        (Net, {}, 0),
+        (Draws, {}, 0),
+        (Writes, {}, 1),
+        (Net, {"warmup": 3}, 2),
+        (Net, {"warmup": 1}, 0),
+    ],
+    ids=["computes", "draws", "writes", "three are asked for", "one is asked for"],
+)
+def test_the_first_call_stands_for_a_second_run_of_what_only_computes(
+    device, unwatched, module, options, count
+):
+    eager, graphed = called(module, device, **options)
+    assert len(unwatched) == count
+    torch.testing.assert_close(graphed, eager)
