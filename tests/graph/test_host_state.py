@@ -23,6 +23,8 @@ import multiprocessing
 import multiprocessing.sharedctypes
 import queue
 import random
+import subprocess
+import sys
 import tempfile
 import textwrap
 import threading
@@ -2094,3 +2096,23 @@ def test_a_write_to_a_tensor_that_wraps_others_runs_eagerly(device):
         x = torch.full((3,), float(value), device=device)
         torch.testing.assert_close(graph(x), x + 3 * (value + 1))
     assert any("TwoTensor" in reason for reason in graph.stats().fallbacks)
+
+
+ATTENTION = """
+import torch
+import gfxgraph
+
+@gfxgraph.graphed(fallback="raise")
+def attention(x):
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+x = torch.randn(2, 2, 8, 16, dtype=torch.float16, device="cuda")
+with torch.no_grad():
+    results = [attention(x) for _ in range(2)]
+assert torch.equal(*results) and attention.stats().replays == 1
+"""
+
+
+@pytest.mark.gpu
+def test_the_first_attention_of_a_process_changes_no_setting():
+    subprocess.run([sys.executable, "-c", ATTENTION], check=True, timeout=100)

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 import torch.nn.attention
 
+from ..device import current_device
+from ..device.overrides import WithoutModes
 from ..interpose.codes import address
 
 __all__ = [
@@ -102,7 +104,18 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
     torch.set_anomaly_enabled(*value)
 
 
+_order_is_set = False
+
+
 def _order_of_sdp() -> tuple[int, ...]:
+    global _order_is_set
+    if not (_order_is_set or current_device().kind == "emulated") and torch.cuda.is_initialized():
+        # When torch first chooses a kernel of attention, it puts that of cuDNN first on newer GPUs.
+        # That is no change by the function that happens to be the first.
+        with WithoutModes(), torch.inference_mode(False), torch.no_grad():
+            one = torch.empty(1, 1, 1, 8, dtype=torch.float16, device="cuda")
+            torch._fused_sdp_choice(one, one, one)
+        _order_is_set = True
     return tuple(torch._C._get_sdp_priority_order())
 
 
