@@ -127,6 +127,8 @@ def notes(row: dict[str, Any]) -> Iterator[str]:
         yield f"eager: {code(shortened(reason))}"
     for line in row.get("folded or between graphs", ()):
         yield code(shortened(line))
+    if "note" in row:
+        yield f"{row['note']}, at {row['commit']}"
 
 
 def summary(rows: dict[str, dict[str, Any]]) -> str:
@@ -158,6 +160,7 @@ POLICY_COLUMNS = (
     "notes",
 )
 POLICY_WAYS = ("eager", "torch.compile alone, its cache warm", "graph", "compile + graph")
+WITH_SETTINGS = "compile + graph, "
 
 
 def of_policies(found: dict[str, Any]) -> Iterator[str]:
@@ -211,7 +214,7 @@ def of_compiled_policy(name: str, row: dict[str, Any]) -> Iterator[str]:
                 found.get("largest difference", 0.0),
                 "; ".join(notes(found)),
             )
-            for way in POLICY_WAYS
+            for way in (*POLICY_WAYS, *(name for name in ways if name.startswith(WITH_SETTINGS)))
             for found in [(plain | ways).get(way)]
             if found
         ),
@@ -220,7 +223,7 @@ def of_compiled_policy(name: str, row: dict[str, Any]) -> Iterator[str]:
     yield "*torch.compile alone* ran after *compile + graph* in one process: its first call found"
     yield "kernels in Inductor's cache."
     if ways.get("commit", row.get("commit")) != row.get("commit"):
-        yield f"All four were measured at {ways['commit']}."
+        yield f"The first four were measured at {ways['commit']}."
 
 
 DECODING = """\

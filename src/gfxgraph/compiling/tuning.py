@@ -234,7 +234,7 @@ def timed_without_gaps() -> AbstractContextManager[Any]:
     Before each launch that it times, Inductor clears as many bytes as the L2 cache has, 63 MB on an
     H200. If the host takes longer to launch the kernel, the device waits in the middle of what is
     measured. In here Inductor clears eight times as many bytes, but no more than a quarter of the
-    free memory. docs/compile.md says what was measured, and what was not.
+    free memory. docs/compile.md says what was measured.
 
     Torch has no setting for this. Where it keeps that number elsewhere, nothing changes, which is
     logged once.
