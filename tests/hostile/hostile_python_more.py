@@ -4646,6 +4646,67 @@ def cudnn_benchmark_flag():
 
 
 @case
+def mkldnn_deterministic_flag():
+    f = lambda x: x * 2 if torch.backends.mkldnn.deterministic else x * 3
+    f.undo = lambda: torch._C._set_mkldnn_deterministic(False)
+    return f, lambda: torch._C._set_mkldnn_deterministic(True)
+
+
+@case
+def precision_of_mkldnn():
+    f = lambda x: x * 2 if torch.backends.mkldnn.matmul.fp32_precision == "none" else x * 3
+    f.undo = lambda: torch._C._set_fp32_precision_setter("mkldnn", "matmul", "none")
+    return f, lambda: torch._C._set_fp32_precision_setter("mkldnn", "matmul", "bf16")
+
+
+@case
+def precision_of_all():
+    f = lambda x: x * 2 if torch.backends.fp32_precision == "none" else x * 3
+    f.undo = lambda: torch._C._set_fp32_precision_setter("generic", "all", "none")
+    return f, lambda: torch._C._set_fp32_precision_setter("generic", "all", "ieee")
+
+
+@case
+def quantized_engine():
+    old = torch.backends.quantized.engine
+    other = next(one for one in torch.backends.quantized.supported_engines if one != old)
+    f = lambda x: x * 2 if torch.backends.quantized.engine == old else x * 3
+    f.undo = lambda: setattr(torch.backends.quantized, "engine", old)
+    return f, lambda: setattr(torch.backends.quantized, "engine", other)
+
+
+@case
+def cache_of_autocast():
+    f = lambda x: x * 2 if torch.is_autocast_cache_enabled() else x * 3
+    f.undo = lambda: torch.set_autocast_cache_enabled(True)
+    return f, lambda: torch.set_autocast_cache_enabled(False)
+
+
+@case
+def invariants_of_sparse_tensors():
+    check = torch.sparse.check_sparse_tensor_invariants
+    f = lambda x: x * 2 if torch.sparse.check_sparse_tensor_invariants.is_enabled() else x * 3
+    f.undo = check.disable
+    return f, check.enable
+
+
+@case
+def sharing_strategy():
+    old = torch.multiprocessing.get_sharing_strategy()
+    f = lambda x: x * 2 if torch.multiprocessing.get_sharing_strategy() == old else x * 3
+    f.undo = lambda: torch.multiprocessing.set_sharing_strategy(old)
+    return f, lambda: torch.multiprocessing.set_sharing_strategy("file_system")
+
+
+@case
+def preferred_blas_library():
+    preferred = torch.backends.cuda.preferred_blas_library
+    f = lambda x: x * 2 if str(torch.backends.cuda.preferred_blas_library())[-2:] == "as" else x * 3
+    f.undo = lambda: preferred("default")
+    return f, lambda: preferred("cublaslt" if torch.backends.cuda.is_built() else "ck")
+
+
+@case
 def fastpath_flag():
     f = lambda x: x * 2 if torch.backends.mha.get_fastpath_enabled() else x * 3
     f.undo = lambda: torch.backends.mha.set_fastpath_enabled(True)

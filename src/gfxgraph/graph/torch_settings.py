@@ -230,6 +230,8 @@ WRITERS = READERS | frozenset(
 
 def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
     found: dict[int, list[tuple[str, Callable[[], Any]]]] = {}
+    asked: Any
+    reader: Any
 
     def add(reader: object, getter: Callable[[], Any], name: str) -> None:
         found.setdefault(address(reader), []).append((name, getter))
@@ -240,20 +242,46 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
         torch.is_anomaly_enabled,
         torch.is_anomaly_check_nan_enabled,
         torch.is_warn_always_enabled,
+        torch.is_autocast_cache_enabled,
         torch.backends.mha.get_fastpath_enabled,
+        torch.multiprocessing.get_sharing_strategy,
         *(value for name, value in vars(torch.__future__).items() if name.startswith("get_")),
     ]
     for getter in plain:
         add(getter, getter, f"{getter.__name__}()")
+    sparse = torch.sparse.check_sparse_tensor_invariants
+    add(sparse, sparse.is_enabled, "torch.sparse.check_sparse_tensor_invariants")
+    backends = torch.backends
     in_c = {
-        "mkldnn_enabled": torch.backends.mkldnn,
+        "mkldnn_enabled": backends.mkldnn,
+        "mkldnn_deterministic": backends.mkldnn,
+        "onednn_allow_tf32": backends.mkldnn,
+        "miopen_immediate": getattr(backends, "miopen", None),
+        "qengine": backends.quantized,
         "deterministic_fill_uninitialized_memory": torch.utils.deterministic,
     }
-    for name, module in in_c.items():
-        if hasattr(torch._C, f"_get_{name}"):
-            add(module, _getter(name), name)
+    for name, reader in in_c.items():
+        if reader is not None and hasattr(torch._C, f"_get_{name}"):
+            asked = functools.partial(_told, _getter(name))
+            for one in (reader, _getter(name)):
+                add(one, asked, name)
+    for kind in ("blas", "linalg", "rocm_fa"):
+        reader = getattr(backends.cuda, f"preferred_{kind}_library", None)
+        preferred: Any = getattr(torch._C, f"_get_{kind}_preferred_backend", None)
+        if reader is not None and preferred is not None:
+            # Each call gives another object that stands for the same library.
+            asked = functools.partial(_number_of, preferred)
+            for one in (reader, preferred):
+                add(one, asked, f"torch.backends.cuda.preferred_{kind}_library")
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        # Code in Python may ask an object of torch's for it, which it reaches by torch.backends.
+        of_mkldnn = [("mkldnn", of) for of in ("all", "matmul", "conv", "rnn")]
+        for backend, operation in (("generic", "all"), ("cuda", "all"), *of_mkldnn):
+            asked = functools.partial(_getter("fp32_precision_getter"), backend, operation)
+            for one in (backends, backends.mkldnn, _getter("fp32_precision_getter")):
+                add(one, asked, f"the fp32_precision of {backend} for {operation}")
     for kind in ("cpu", "cuda"):
-        asked: Any = functools.partial(torch.get_autocast_dtype, kind)
+        asked = functools.partial(torch.get_autocast_dtype, kind)
         old = torch.get_autocast_gpu_dtype if kind == "cuda" else torch.get_autocast_cpu_dtype
         of_cpu = torch.cpu.amp.autocast_mode.autocast
         of_autocast = torch.autocast, torch.cuda.amp.autocast, of_cpu
@@ -347,6 +375,18 @@ def of_autograd() -> Settings:
 def _getter(name: str) -> Callable[..., Any]:
     getter: Callable[..., Any] = getattr(torch._C, f"_get_{name}")
     return getter
+
+
+def _told(getter: Callable[[], Any]) -> Any:
+    """What a setting is; ``None``: the newer way to set it was used since."""
+    try:
+        return getter()
+    except RuntimeError:
+        return None
+
+
+def _number_of(getter: Callable[[], Any]) -> int:
+    return int(getter())
 
 
 def _precision_now(backend: str, operation: str, name: str) -> Callable[[], Any]:
