@@ -68,3 +68,49 @@ def test_the_first_call_stands_for_a_second_run_of_what_only_computes(
     eager, graphed = called(module, device, **options)
     assert len(unwatched) == count
     torch.testing.assert_close(graphed, eager)
+
+
+class Counts:
+    count = 0
+
+
+def counts_unwatched(given):
+    def fn(x):
+        if torch._C._len_torch_function_stack() == 0:
+            given.count += 1
+        return x * 2
+
+    return fn
+
+
+def draws_unwatched(given):
+    def fn(x):
+        if not torch.overrides._get_current_function_mode_stack():
+            torch.rand(2)
+        return x * 2
+
+    return fn
+
+
+def another_structure_unwatched(given):
+    def fn(x):
+        return [x * 2] if torch._C._len_torch_dispatch_stack() == 0 else x * 2
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    "make",
+    [counts_unwatched, draws_unwatched, another_structure_unwatched],
+    ids=lambda f: f.__name__,
+)
+def test_what_does_more_where_nobody_watches_runs_once_more_unwatched(device, unwatched, make):
+    left = []
+    for wrap in (lambda fn: fn, gfxgraph.graphed):
+        given = Counts()
+        call = wrap(make(given))
+        torch.manual_seed(0)
+        results = [call(torch.full((2,), float(n), device=device)) for n in range(4)]
+        left.append((results, given.count, torch.get_rng_state().tolist()))
+    assert unwatched
+    torch.testing.assert_close(left[1], left[0])

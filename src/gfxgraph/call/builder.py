@@ -662,7 +662,7 @@ def _agrees(spec: Spec, first: Spec, is_lifted: bool) -> bool:
     """Whether a run of ours has given, and stored in its arguments, what the first call has."""
     if "stores" in (spec[0], first[0]):
         return spec[:3] == first[:3] and spec[3][: len(first[3])] == first[3]
-    return not is_lifted or bool(spec[3][0] == first)
+    return bool((spec[3][0] if is_lifted else spec) == first)
 
 
 @dataclass

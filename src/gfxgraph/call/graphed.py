@@ -119,8 +119,8 @@ def graphed(
             ``module.forward = graphed(module.forward)``.
         warmup: eager runs before a capture, on the stream of the capture, beside the first call
             itself. At least 1, default 2; with compiled code at least 3, of which one compiles. The
-            first call takes the place of the second of two runs if it gave the very result of the
-            one before, and the function writes nothing.
+            first call takes the place of the second of two runs if it gave the result of the one
+            before, and the function writes nothing.
         outputs: ``"own"`` (default): each call returns new tensors. ``"view"``: it returns the
             static outputs, which the next call overwrites.
         verify: compare the first replay of each graph with eager execution: ``True`` (default)

@@ -52,7 +52,7 @@ from .places import (
 from .repeats import Repeats
 from .static_objects import StaticObjects
 from .stores import Stores
-from .torch_settings import OTHERS, READERS, SETTINGS, WRITERS
+from .torch_settings import OTHERS, READERS, SETTINGS, TELLS_WHO_WATCHES, WRITERS
 
 __all__ = [
     "CHANGING",
@@ -199,6 +199,7 @@ class Lookups:
         places: by what they are a place of.
         no_hooks: hooks of modules that had none, which torch counts.
         asks_settings: whether settings of torch may have been asked for.
+        asks_who_watches: whether it may have been asked which modes are on, or who traces.
         stores: where the run has stored something.
     """
 
@@ -219,7 +220,7 @@ class Lookups:
         self._settings: dict[str, Callable[[], Any]] = {}
         # What those of torch were when the run began.
         self._settings_before: dict[str, Any] = {}
-        self.asks_settings = False
+        self.asks_settings = self.asks_who_watches = False
         self._settings_met: dict[tuple[Any, ...], int] = {}
         self._fresh = set(map(address, fresh))
         self._stored: set[int] = set()
@@ -273,6 +274,8 @@ class Lookups:
             self.asks_settings = True
         if at in WRITERS:
             self.stores.sets_settings = True
+        if at in TELLS_WHO_WATCHES:
+            self.asks_who_watches = True
         for name, getter in OTHERS.get(at, ()):
             self._setting(name, getter)
         if at in self._fresh or raw.is_a(value, *_TORCH_LEAVES):

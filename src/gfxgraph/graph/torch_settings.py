@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.attention
+import torch.overrides
+import torch.utils._python_dispatch
 
 from ..device import current_device
 from ..device.overrides import WithoutModes
@@ -23,6 +25,7 @@ from ..interpose.codes import address
 __all__ = [
     "OTHERS",
     "SETTINGS",
+    "TELLS_WHO_WATCHES",
     "WRITERS",
     "Setting",
     "Settings",
@@ -226,6 +229,20 @@ WRITERS = READERS | frozenset(
     )
 )
 """Whoever gets hold of one of these may set a setting."""
+
+# Not has_torch_function(), which functions of torch.nn.functional ask to call the mode that is on.
+_OF_MODES = re.compile("(is|len)_torch_function|function_(mode|stack)|dispatch_(mode|stack|tls)")
+_OF_TRACING = ("gettrace", "getprofile", "get_tool", "get_events", "get_local_events")
+TELLS_WHO_WATCHES = frozenset(
+    address(value)
+    for module in (
+        *(torch._C, torch.overrides, torch.utils._python_dispatch),
+        *(sys, getattr(sys, "monitoring", sys)),
+    )
+    for name, value in vars(module).items()
+    if callable(value) and (_OF_MODES.search(name) or name in _OF_TRACING)
+)
+"""Whoever gets hold of one of these may do something else where nobody watches."""
 
 
 def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
