@@ -99,6 +99,23 @@ def another_structure_unwatched(given):
     return fn
 
 
+@pytest.mark.parametrize("warmup", [1, 2])
+def test_numbers_in_a_list_are_compared_with_those_of_the_first_call(device, warmup):
+    def fn(x):
+        return [x * 2, 1 if torch._C._len_torch_function_stack() else 2]
+
+    graph = gfxgraph.graphed(fn, warmup=warmup)
+    assert [graph(torch.ones(2, device=device))[1] for _ in range(4)] == [2] * 4
+
+
+def test_a_dtype_that_nobody_can_compare_is_no_obstacle(device):
+    graph = gfxgraph.graphed(lambda x: x.to(torch.complex32), verify=False)
+    for n in range(3):
+        x = torch.full((2,), float(n), device=device)
+        assert graph(x).real.tolist() == x.tolist()
+    assert graph.stats().replays == 2
+
+
 @pytest.mark.parametrize(
     "make",
     [counts_unwatched, draws_unwatched, another_structure_unwatched],
