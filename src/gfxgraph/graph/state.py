@@ -280,7 +280,7 @@ class PythonState:
         found = {address(tensor) for _, tensor in self.tensors()}
         for container in self._containers:
             found.add(address(container.owner))
-            found.update([address(value) for _, value in container.held])
+            found.update(address(value) for _, value in container.held)
         return found
 
     def unguarded_now(self) -> PythonState:

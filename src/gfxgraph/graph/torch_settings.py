@@ -278,10 +278,10 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
         "deterministic_fill_uninitialized_memory": torch.utils.deterministic,
     }
     for name, reader in in_c.items():
-        if reader is not None and hasattr(torch._C, f"_get_{name}"):
-            asked = functools.partial(_told, _getter(name))
+        setting = _of_c(name, name)
+        if reader is not None and setting is not None:
             for one in (reader, _getter(name)):
-                add(one, asked, name)
+                add(one, setting.read, name)
     for kind in ("blas", "linalg", "rocm_fa"):
         reader = getattr(backends.cuda, f"preferred_{kind}_library", None)
         preferred: Any = getattr(torch._C, f"_get_{kind}_preferred_backend", None)
@@ -392,14 +392,6 @@ def of_autograd() -> Settings:
 def _getter(name: str) -> Callable[..., Any]:
     getter: Callable[..., Any] = getattr(torch._C, f"_get_{name}")
     return getter
-
-
-def _told(getter: Callable[[], Any]) -> Any:
-    """What a setting is; ``None``: the newer way to set it was used since."""
-    try:
-        return getter()
-    except RuntimeError:
-        return None
 
 
 def _number_of(getter: Callable[[], Any]) -> int:

@@ -76,7 +76,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     # without us. What the last run changes in Python, every call would.
     host, python, roots = session.before.host, session.before.python, session.target.roots
     stores = python.stores
-    state = unguarded = python
+    states = [python]
     with host.standing_still():
         recording, outputs = session.record()
     _refuse_effects(session)
@@ -84,9 +84,9 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     if python.changes() or session.reads.changes() or not session.repeats:
         # It may take another way now: that is watched as well, before anything runs unwatched.
         session.rewind()
-        state, unguarded = PythonState(roots, search=False, stores=stores), python.unguarded_now()
+        states = [PythonState(roots, search=False, stores=stores), python.unguarded_now()]
         recording, outputs = session.record()
-        _refuse_changes(session, state, unguarded)
+        _refuse_changes(session, *states)
     _refuse_witnesses(session, recording)
     first_outputs = outputs
     draws, uncompiled_states = host.draws(), host.states()
@@ -101,26 +101,23 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     elif warmup == 2 and _first_call_counts(session, recording, outputs):
         warmup = 1
     uncompiled = _uncompiled(session, recording, outputs) if session.target.compiled else None
-    states, reads = uncompiled_states, HostReads(session.pool.device.type)
+    generators, reads = uncompiled_states, HostReads(session.pool.device.type)
     for left in range(warmup - 1, 0, -1):
         session.rewind()
         if left == 1:
-            state, unguarded = (
-                PythonState(roots, search=False, stores=stores),
-                python.unguarded_now(),
-            )
+            states = [PythonState(roots, search=False, stores=stores), python.unguarded_now()]
         outputs = _run_unwatched(session, recording, reads if left == 1 else None)
-        states = host.states()
-    _refuse_changes(session, state, unguarded)
+        generators = host.states()
+    _refuse_changes(session, *states)
     eager = WarmedUp(
         first_outputs,
         recording,
         *cloned(outputs, session.written),
-        states=states,
+        states=generators,
         uncompiled=uncompiled,
         uncompiled_states=uncompiled_states,
         reads=reads,
-        state=state,
+        state=states[0],
         draws_random_numbers=draws,
     )
     if any(event.folds and not event.is_of_the_host for event in recording.events):
@@ -149,17 +146,8 @@ def _first_call_counts(
         # Else it may have done less than it does where nobody watches.
         and not session.reads.asks_who_watches
         and len(outputs) == len(first)
-        and all(map(_are_equal, outputs, first))
+        and all(map(_are_same, outputs, first))
     )
-
-
-def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if (one.dtype, one.device, one.stride()) != (other.dtype, other.device, other.stride()):
-        return False
-    try:
-        return torch.equal(one, other)
-    except NotImplementedError:  # of this dtype nobody can tell
-        return False
 
 
 def _run_unwatched(
@@ -354,9 +342,15 @@ def _confirm_what_was_read(session: CaptureSession, eager: WarmedUp) -> None:
 
 
 def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+    """Whether two tensors are alike and hold equal values; NaN equals NaN in the same place."""
+    if any(getattr(one, what) != getattr(other, what) for what in ("shape", "dtype", "device")):
         return False
-    return bool(torch.all((one == other) | ((one != one) & (other != other))))
+    if one.stride() != other.stride():
+        return False
+    try:
+        return bool(torch.all((one == other) | ((one != one) & (other != other))))
+    except NotImplementedError:  # torch compares no values of this dtype
+        return False
 
 
 def report_line(event: Event) -> str:
