@@ -210,15 +210,16 @@ class HostState:
         found = {source.path: source.kind.draws for source in self._still if source.has_moved()}
         return {**found, **self.one_shots.moved()}
 
-    def states(self) -> list[torch.Tensor]:
-        """Where the generators of the device are now."""
-        return [source.now() for source in self._drawn.values()]
+    def states(self) -> dict[int, torch.Tensor]:
+        """Where torch's generators are now."""
+        return {key: source.now() for key, source in self._of_torch().items()}
 
-    def elsewhere(self, expected: list[torch.Tensor]) -> str | None:
-        """The first generator of the device that is not where it should be."""
-        for source, state in zip(self._drawn.values(), expected, strict=False):
-            if not source.is_at(state):
-                return source.path
+    def elsewhere(self, expected: dict[int, torch.Tensor]) -> str | None:
+        """The first of torch's generators that is not where it should be."""
+        sources = self._of_torch()
+        for key, state in expected.items():
+            if not sources[key].is_at(state):
+                return sources[key].path
         return None
 
     @contextmanager

@@ -41,7 +41,7 @@ class WarmedUp:
         recording: of that run.
         outputs: what eager execution gives; of compiled code, what that gives.
         written: what it writes to tensors from outside, in the same way.
-        states: where it leaves the generators of the device.
+        states: where it leaves torch's generators.
         uncompiled: of compiled code, outputs and writes of the recorded run, which is not compiled.
         uncompiled_states: where that left the generators.
         reads: what compiled code asked the device for.
@@ -54,9 +54,9 @@ class WarmedUp:
     recording: Recording
     outputs: list[torch.Tensor]
     written: list[torch.Tensor]
-    states: list[torch.Tensor]
+    states: dict[int, torch.Tensor]
     uncompiled: Tensors | None
-    uncompiled_states: list[torch.Tensor]
+    uncompiled_states: dict[int, torch.Tensor]
     reads: HostReads
     state: PythonState
     draws_random_numbers: bool
