@@ -376,6 +376,138 @@ static PyType_Spec copy_spec = {
     "gfxgraph._compiled.Copy", sizeof(Copy), 0, Py_TPFLAGS_DEFAULT, copy_slots,
 };
 
+/* Copies: a kernel that copies to several places at once, as device/gpu_copies.py describes it. */
+
+#define MOST 120
+#define THREADS 256
+#define BY_BLOCK 16384 /* bytes */
+
+typedef struct {
+    uint64_t to, at, size;
+    uint32_t first, unused; /* its first block */
+} Piece;
+
+typedef int (*Launch)(void *kernel, unsigned x, unsigned y, unsigned z, unsigned by_x, unsigned by_y,
+                      unsigned by_z, unsigned shared, void *stream, void **given, void **more);
+
+typedef struct {
+    PyObject_HEAD
+    Launch launch;
+    void *kernel;
+    uint32_t count, blocks;
+    Piece pieces[MOST];
+} Copies;
+
+static PyObject *copies_start(PyObject *item, PyObject *const *args, Py_ssize_t count)
+{
+    Copies *self = (Copies *)item;
+    Piece pieces[MOST]; /* other threads may begin as well */
+    void *given[] = {pieces, &self->count};
+    uint64_t stream;
+    int status;
+
+    if (count != (Py_ssize_t)self->count + 1) {
+        PyErr_Format(PyExc_TypeError, "start() takes a stream and %u addresses", (unsigned)self->count);
+        return NULL;
+    }
+    stream = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    memcpy(pieces, self->pieces, sizeof(pieces));
+    for (uint32_t n = 0; n < self->count; n++) {
+        pieces[n].at = PyLong_AsUnsignedLongLong(args[n + 1]);
+        if (PyErr_Occurred())
+            return NULL;
+        if (pieces[n].at % 16 && pieces[n].size >= 16)
+            return PyLong_FromLong(-1);
+    }
+    /* Other threads may run meanwhile: it waits where the queue of the device is full. */
+    Py_BEGIN_ALLOW_THREADS
+    status = self->launch(self->kernel, self->blocks, 1, 1, THREADS, 1, 1, 0,
+                          (void *)(uintptr_t)stream, given, NULL);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(status);
+}
+
+/* Takes two words a place: its address and how many bytes. */
+static int copies_fill(Copies *self, const uint64_t *places)
+{
+    uint64_t blocks = 0;
+    for (uint32_t n = 0; n < self->count; n++, places += 2) {
+        Piece *piece = &self->pieces[n];
+        piece->to = places[0];
+        piece->size = places[1];
+        piece->first = (uint32_t)blocks;
+        if (piece->to % 16 || piece->size == 0 || piece->size > (uint64_t)INT32_MAX * BY_BLOCK)
+            return -1;
+        blocks += (piece->size + BY_BLOCK - 1) / BY_BLOCK;
+        if (blocks > INT32_MAX)
+            return -1;
+    }
+    self->blocks = (uint32_t)blocks;
+    return 0;
+}
+
+static PyObject *copies_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    unsigned long long launch, kernel;
+    const char *places;
+    Py_ssize_t size;
+    Copies *self;
+
+    if (kwargs != NULL && PyDict_Size(kwargs) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Copies() takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "KKy#:Copies", &launch, &kernel, &places, &size))
+        return NULL;
+    if (launch == 0 || kernel == 0) {
+        PyErr_SetString(PyExc_ValueError, "expected the addresses of a function and a kernel, got 0");
+        return NULL;
+    }
+    self = (Copies *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->launch = (Launch)(uintptr_t)launch;
+    self->kernel = (void *)(uintptr_t)kernel;
+    self->count = (uint32_t)(size / (Py_ssize_t)(2 * sizeof(uint64_t)));
+    if (size == 0 || size % (Py_ssize_t)(2 * sizeof(uint64_t)) != 0 || self->count > MOST ||
+        copies_fill(self, (const uint64_t *)(const void *)places) < 0) {
+        Py_DECREF(self);
+        PyErr_SetString(PyExc_ValueError, "expected 1 to 120 pairs of words: an address, a multiple "
+                                          "of 16, and how many bytes");
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void copies_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef copies_methods[] = {
+    {"start", (PyCFunction)(void (*)(void))copies_start, METH_FASTCALL,
+     "Copy on a stream, from as many addresses; gives what the driver says, -1: one of them is no "
+     "multiple of 16."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot copies_slots[] = {
+    {Py_tp_doc, "The function of the driver that launches kernels, the kernel, and as pairs of words "
+                "the places to copy to: an address, how many bytes."},
+    {Py_tp_new, copies_new},
+    {Py_tp_dealloc, copies_dealloc},
+    {Py_tp_methods, copies_methods},
+    {0, NULL},
+};
+
+static PyType_Spec copies_spec = {
+    "gfxgraph._compiled.Copies", sizeof(Copies), 0, Py_TPFLAGS_DEFAULT, copies_slots,
+};
+
 static int add(PyObject *module, const char *name, PyType_Spec *spec)
 {
     PyObject *type = PyType_FromSpec(spec);
@@ -392,7 +524,9 @@ static int module_exec(PyObject *module)
 {
     if (add(module, "Words", &words_spec) < 0 || add(module, "Kinds", &kinds_spec) < 0)
         return -1;
-    return add(module, "Copy", &copy_spec);
+    if (add(module, "Copy", &copy_spec) < 0)
+        return -1;
+    return add(module, "Copies", &copies_spec);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void *)module_exec}, {0, NULL}};

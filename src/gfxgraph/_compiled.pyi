@@ -42,3 +42,17 @@ class Copy:
     def __new__(cls, driver: int, size: int, /) -> Copy: ...
     def start(self, to: int, at: int, stream: int, /) -> int:
         """Copy to an address, from an address, on a stream; gives what the driver says."""
+
+class Copies:
+    """A kernel that copies to several places at once.
+
+    ``launch``: the address of the driver's function that launches it. ``kernel``: what the driver
+    calls it. ``places``: for each its address, a multiple of 16, and how many bytes.
+    """
+
+    def __new__(cls, launch: int, kernel: int, places: bytes, /) -> Copies: ...
+    def start(self, stream: int, /, *at: int) -> int:
+        """Copy on a stream, from as many addresses; gives what the driver says.
+
+        -1: one of the addresses is no multiple of 16.
+        """

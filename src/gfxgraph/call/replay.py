@@ -177,8 +177,6 @@ class Replay:
         """
         make = self._of_one_graph if captured.root.step is None else self._of_tree
         replay, counters = make(captured, graph_pool, counter), self._counters
-        if captured.root.step is None and len(self._static_inputs) >= _MANY:
-            replay = _below_autograd(replay)
         if captured.locks:
             replay = _with_locks(captured.locks, replay)
         if not self._stores:
@@ -342,25 +340,6 @@ class Replay:
         return replay
 
 
-def _below_autograd(replay: Callable[..., Any]) -> Callable[..., Any]:
-    """A replay in which autograd takes no part."""
-    below = getattr(torch._C, "_AutoDispatchBelowAutograd", None)  # private to torch
-    if below is None:
-        return replay
-    dual = vars(forward_ad)
-
-    def replay_below_autograd(fn: Any, args: Any, kwargs: Any, leaves: Any) -> Any:
-        if dual["_current_level"] >= 0:
-            return NO_MATCH
-        scope = below()  # entered as long as it lives
-        try:
-            return replay(fn, args, kwargs, leaves)
-        finally:
-            del scope
-
-    return replay_below_autograd
-
-
 def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:
     """A replay that holds the locks which the function takes.
 
@@ -488,40 +467,29 @@ def nothing(*leaves: object) -> None:
 def copier(
     device: Device, static_inputs: list[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> Callable[[Sequence[torch.Tensor]], None]:
-    """A function that copies tensors like ``leaves`` into ``static_inputs``, one launch a dtype.
+    """A function that copies tensors like ``leaves`` into ``static_inputs``, in one launch where
+    the device has that, else in one a dtype.
 
     Later tensors may lie in memory in another way, if the key of a call does not say it. Nobody
     asks for the versions of static inputs: no caller gets a view of one.
     """
-    groups: dict[torch.dtype, list[int]] = {}
+    dense: list[int] = []
+    others: list[int] = []
     alone: list[int] = []
     for n, (static, leaf) in enumerate(zip(static_inputs, leaves, strict=True)):
         if not leaf.numel():
             continue
         lazy = static.is_conj() or static.is_neg() or 0 in static.stride()
-        if leaf.device == static.device and not leaf.requires_grad and not lazy:
-            groups.setdefault(static.dtype, []).append(n)
-        else:
+        if leaf.device != static.device or leaf.requires_grad or lazy:
             alone.append(n)
-    if not groups and not alone:
-        return nothing
-    if not alone and len(groups) == 1 and len(next(iter(groups.values()))) == len(static_inputs):
-        return _copier_of_one(device, *static_inputs) or functools.partial(
-            torch._foreach_copy_, static_inputs
-        )
-
-    picks = [
-        ([static_inputs[n] for n in members], itemgetter(*members, members[0]))
-        for members in groups.values()
-    ]
-
-    def copy_groups(sources: Sequence[torch.Tensor]) -> None:
-        for targets, pick in picks:
-            # itemgetter gives a tuple from two names on, hence the one too many
-            torch._foreach_copy_(targets, pick(sources)[:-1])
-
-    if not alone:
-        return copy_groups
+        else:
+            (dense if static.is_contiguous() else others).append(n)
+    copy_dense = _copier_past_torch(device, static_inputs, dense)
+    if copy_dense is None:
+        others, copy_dense = sorted(dense + others), nothing
+    copy_others = _copier_by_dtype(static_inputs, others)
+    if not alone and (copy_dense is nothing or copy_others is nothing):
+        return copy_dense if copy_others is nothing else copy_others
     ways = [
         (_copy_expanded if 0 in static_inputs[n].stride() else _copy_dense, static_inputs[n], n)
         for n in alone
@@ -531,36 +499,96 @@ def copier(
     def copy_all(sources: Sequence[torch.Tensor]) -> None:
         if dual["_current_level"] >= 0:
             raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
-        copy_groups(sources)
+        copy_dense(sources)
+        copy_others(sources)
         for copy, static, n in ways:
             copy(static, sources[n])
 
     return copy_all
 
 
-def _copier_of_one(
-    device: Device, static: torch.Tensor, *others: torch.Tensor
-) -> Callable[[Sequence[torch.Tensor]], None] | None:
-    """The copier of a single tensor of the device, past torch's operators, which take longer."""
-    if others or not static.is_contiguous():
-        return None
-    index, stream_id, to = device.index(static.device), device.stream_id, static.data_ptr()
-    copy_bytes = device.copy_bytes(index, static.nbytes)
-    if copy_bytes is None:
-        return None
-    dual = vars(forward_ad)
+def _copier_by_dtype(
+    static_inputs: list[torch.Tensor], numbers: list[int]
+) -> Callable[[Sequence[torch.Tensor]], None]:
+    """Copies those with these numbers, in one launch of torch for each dtype."""
+    groups: dict[torch.dtype, list[int]] = {}
+    for n in numbers:
+        groups.setdefault(static_inputs[n].dtype, []).append(n)
+    if not groups:
+        return nothing
+    around = _below_autograd if len(numbers) >= _MANY else lambda copy: copy
+    if len(groups) == 1 and len(numbers) == len(static_inputs):
+        return around(functools.partial(torch._foreach_copy_, static_inputs))
+    picks = [
+        ([static_inputs[n] for n in members], itemgetter(*members, members[0]))
+        for members in groups.values()
+    ]
 
     def copy(sources: Sequence[torch.Tensor]) -> None:
-        (leaf,) = sources
+        for targets, pick in picks:
+            # itemgetter gives a tuple from two names on, hence the one too many
+            torch._foreach_copy_(targets, pick(sources)[:-1])
+
+    return around(copy)
+
+
+def _below_autograd(
+    copy: Callable[[Sequence[torch.Tensor]], object],
+) -> Callable[[Sequence[torch.Tensor]], None]:
+    """A copy in which autograd takes no part."""
+    below = getattr(torch._C, "_AutoDispatchBelowAutograd", nullcontext)  # private to torch
+    dual = vars(forward_ad)
+
+    def copy_below_autograd(sources: Sequence[torch.Tensor]) -> None:
         if dual["_current_level"] >= 0:
             raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
-        if not leaf.is_contiguous() or copy_bytes(to, leaf.data_ptr(), stream_id(index)):
-            torch._foreach_copy_([static], [leaf])
+        scope = below()  # entered as long as it lives
+        try:
+            copy(sources)
+        finally:
+            del scope
+
+    return copy_below_autograd
+
+
+def _copier_past_torch(
+    device: Device, static_inputs: list[torch.Tensor], numbers: list[int]
+) -> Callable[[Sequence[torch.Tensor]], None] | None:
+    """Copies those with these numbers, which are contiguous, past torch's operators, which take
+    longer; ``None``: the device has no such copy, or there is nothing to copy."""
+    places = [(static_inputs[n].data_ptr(), static_inputs[n].nbytes) for n in numbers]
+    if not places:
+        return None
+    index, stream_id = device.index(static_inputs[numbers[0]].device), device.stream_id
+    by_torch = _copier_by_dtype(static_inputs, numbers)
+    dual = vars(forward_ad)
+    if len(places) == 1:
+        ((to, size),), (number,) = places, numbers
+        copy_bytes = device.copy_bytes(index, size)
+        if copy_bytes is None:
+            return None
+
+        def copy_of_one(sources: Sequence[torch.Tensor]) -> None:
+            leaf = sources[number]
+            if dual["_current_level"] >= 0:
+                raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
+            if not leaf.is_contiguous() or copy_bytes(to, leaf.data_ptr(), stream_id(index)):
+                by_torch(sources)
+
+        return copy_of_one
+    start = device.copy_together(index, places)
+    if start is None:
+        return None
+    pick, is_dense, begin = itemgetter(*numbers), torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+
+    def copy(sources: Sequence[torch.Tensor]) -> None:
+        given = pick(sources)
+        if dual["_current_level"] >= 0:
+            raise NotImplementedError("a copy would leave out the tangent of a dual tensor")
+        if not all(map(is_dense, given)) or start(stream_id(index), *map(begin, given)):
+            by_torch(sources)
 
     return copy
-
-
-# ---- match and build
 
 
 def matcher(

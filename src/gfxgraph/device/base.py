@@ -221,6 +221,20 @@ class Device(Protocol):
         gives. It gives 0; another number: nothing was copied.
         """
 
+    def copy_together(
+        self, index: int, places: Sequence[tuple[int, int]]
+    ) -> Callable[..., int] | None:
+        """A fast function that copies to several places within device ``index``; ``None``: there
+        is no such one.
+
+        Args:
+            index: the device; it need not be the current one.
+            places: for each its address and how many bytes.
+
+        The function takes what ``stream_id`` gives, and as many addresses to copy from. It gives 0;
+        another number: nothing was copied.
+        """
+
     def new_stream(self, index: int) -> Any:
         """A stream of torch's pool; other code may get the same one."""
 

@@ -325,6 +325,9 @@ class EmulatedDevice:
     def copy_bytes(self, index: int, size: int) -> None:
         """There is none: what is launched in a capture has to be seen."""
 
+    def copy_together(self, index: int, places: Sequence[tuple[int, int]]) -> None:
+        """There is none."""
+
     def new_stream(self, index: int = 0) -> Hashable:
         """A token; work runs at once, whatever the stream."""
         return next(_streams)

@@ -19,6 +19,7 @@ from ..errors import DeviceError, MissingPackageError
 from ..stats import log
 from .base import Body, Decision, DeviceFacts, PoolHandle
 from .gpu_conditional import add_conditional, no_conditionals
+from .gpu_copies import copies_to
 from .gpu_graphs import CudaExecutables, driver_of_executables
 from .gpu_nodes import CaptureNodes, driver_of_graphs, nodes_of
 from .gpu_parameters import CudaBinder, parameters_of
@@ -172,11 +173,14 @@ class GpuDevice:
         function = None if torch.version.hip else _copy_of_driver()
         if function is None:
             return None
-        copy = copy_with(function, size)
-        if torch.cuda.device_count() == 1:
-            return copy
-        current = torch._C._cuda_getDevice
-        return lambda to, at, stream: copy(to, at, stream) if current() == index else -1
+        return _where_current(index, copy_with(function, size))
+
+    def copy_together(
+        self, index: int, places: Sequence[tuple[int, int]]
+    ) -> Callable[..., int] | None:
+        """A kernel of our own, launched by the driver, where there is the compiled part."""
+        start = copies_to(index, places)
+        return None if start is None else _where_current(index, start)
 
     def new_stream(self, index: int) -> torch.cuda.Stream:
         """A stream of torch's pool."""
@@ -365,6 +369,14 @@ def copy_with(function: Any, size: int) -> Callable[[int, int, int], int]:
     function.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
     function.restype = ctypes.c_int
     return lambda to, at, stream: function(to, at, size, stream)
+
+
+def _where_current(index: int, copy: Callable[..., int]) -> Callable[..., int]:
+    """``copy``, which is begun only where GPU ``index`` is the current one."""
+    if torch.cuda.device_count() == 1:
+        return copy
+    current = torch._C._cuda_getDevice
+    return lambda *given: copy(*given) if current() == index else -1
 
 
 # CU_STREAM_CAPTURE_MODE_RELAXED and hipStreamCaptureModeRelaxed
