@@ -52,7 +52,7 @@ from .places import (
 from .repeats import Repeats
 from .static_objects import StaticObjects
 from .stores import Stores
-from .torch_settings import OTHERS, READERS, SETTINGS, TELLS_WHO_WATCHES, WRITERS
+from .torch_settings import OTHERS, PRECISIONS, READERS, SETTINGS, TELLS_WHO_WATCHES, WRITERS
 
 __all__ = [
     "CHANGING",
@@ -714,6 +714,9 @@ class Lookups:
         if way is not None and way.holds():
             self._repeats.read.append(way)
             return way.value
+        if name == "fp32_precision":  # objects of torch.backends give it; these are asked for more
+            for setting, getter in PRECISIONS:
+                self._setting(setting, getter)
         if address(item) in self._fresh:
             self._attribute_of_input(item, name)
         if not self._has_counted and not self._is_state(item):

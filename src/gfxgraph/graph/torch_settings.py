@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,7 @@ from ..interpose.codes import address
 
 __all__ = [
     "OTHERS",
+    "PRECISIONS",
     "SETTINGS",
     "TELLS_WHO_WATCHES",
     "WRITERS",
@@ -245,6 +246,18 @@ TELLS_WHO_WATCHES = frozenset(
 """Whoever gets hold of one of these may do something else where nobody watches."""
 
 
+_WITH_PRECISIONS = torch.backends.cudnn, torch.backends.mkldnn
+
+
+def _precisions() -> Iterator[tuple[str, Callable[[], Any]]]:
+    if not hasattr(torch._C, "_get_fp32_precision_getter"):
+        return
+    of_mkldnn = [("mkldnn", of) for of in ("all", "matmul", "conv", "rnn")]
+    for backend, operation in (("generic", "all"), ("cuda", "all"), *of_mkldnn):
+        asked = functools.partial(_getter("fp32_precision_getter"), backend, operation)
+        yield f"the fp32_precision of {backend} for {operation}", asked
+
+
 def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
     found: dict[int, list[tuple[str, Callable[[], Any]]]] = {}
     asked: Any
@@ -290,13 +303,10 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
             asked = functools.partial(_number_of, preferred)
             for one in (reader, preferred):
                 add(one, asked, f"torch.backends.cuda.preferred_{kind}_library")
-    if hasattr(torch._C, "_get_fp32_precision_getter"):
-        # Code in Python may ask an object of torch's for it, which it reaches by torch.backends.
-        of_mkldnn = [("mkldnn", of) for of in ("all", "matmul", "conv", "rnn")]
-        for backend, operation in (("generic", "all"), ("cuda", "all"), *of_mkldnn):
-            asked = functools.partial(_getter("fp32_precision_getter"), backend, operation)
-            for one in (backends, backends.mkldnn, _getter("fp32_precision_getter")):
-                add(one, asked, f"the fp32_precision of {backend} for {operation}")
+    telling = [vars(type(one)).get("fp32_precision") for one in (backends, *_WITH_PRECISIONS)]
+    for name, asked in PRECISIONS:
+        for one in (_getter("fp32_precision_getter"), *filter(None, telling)):
+            add(one, asked, name)
     for kind in ("cpu", "cuda"):
         asked = functools.partial(torch.get_autocast_dtype, kind)
         old = torch.get_autocast_gpu_dtype if kind == "cuda" else torch.get_autocast_cpu_dtype
@@ -408,5 +418,7 @@ def _precision_now(backend: str, operation: str, name: str) -> Callable[[], Any]
     return older
 
 
+PRECISIONS = list(_precisions())
+"""Names of settings that objects of ``torch.backends`` tell, and what gives each."""
 OTHERS = _others()
 """Id of who may ask for settings that choose no kernel -> their names, and what gives each."""

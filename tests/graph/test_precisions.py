@@ -1,0 +1,61 @@
+"""Settings that objects of ``torch.backends`` tell are asked again where they were asked for."""
+
+import inspect
+import operator
+import sys
+
+import pytest
+import torch
+
+import gfxgraph
+
+if not hasattr(torch._C, "_get_fp32_precision_getter"):
+    pytest.skip("this torch has no precision by backend", allow_module_level=True)
+
+BACKENDS = torch.backends
+WAYS = {
+    "by its name": lambda: torch.backends.fp32_precision,
+    "of a module that is held": lambda: BACKENDS.fp32_precision,
+    "getattr": lambda: getattr(torch.backends, "fp32_" + "precision"),
+    "attrgetter": lambda: operator.attrgetter("fp32_precision")(torch.backends),
+    "attrgetter of torch": lambda: operator.attrgetter("backends.fp32_precision")(torch),
+    "attrgetter in map": lambda: next(map(operator.attrgetter("fp32_precision"), [BACKENDS])),
+    "a property": lambda: type(torch.backends).fp32_precision,
+    "a property, bound": lambda: vars(type(BACKENDS))["fp32_precision"].__get__(BACKENDS, None),
+    "its getter": lambda: vars(type(BACKENDS))["fp32_precision"].getter(),
+    "without binding": lambda: inspect.getattr_static(type(BACKENDS), "fp32_precision").getter(),
+    "past the class": lambda: object.__getattribute__(torch.backends, "fp32_precision"),
+    "of the module in sys": lambda: sys.modules["torch.backends"].fp32_precision,
+    "an argument": lambda: (lambda *given: given[0].fp32_precision)(BACKENDS),
+    "the function in C": lambda: torch._C._get_fp32_precision_getter("generic", "all"),
+    "cuda": lambda: torch.backends.cuda.matmul.fp32_precision,
+    "cudnn": lambda: torch.backends.cudnn.fp32_precision,
+    "cudnn for an operation": lambda: torch.backends.cudnn.conv.fp32_precision,
+    "mkldnn": lambda: torch.backends.mkldnn.fp32_precision,
+    "mkldnn for an operation": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+}
+
+
+@pytest.mark.parametrize("backend", ["generic", "cuda", "mkldnn"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_after_a_change_gives_what_eager_gives(way, backend, device):
+    ask = WAYS[way]
+    fn = lambda x: x * 2 if ask() == "none" else x * 3  # noqa: E731
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+    before = [graph(x).tolist() for _ in range(3)]
+    torch._C._set_fp32_precision_setter(backend, "all", "ieee")
+    try:
+        assert graph(x).tolist() == fn(x).tolist()
+    finally:
+        torch._C._set_fp32_precision_setter(backend, "all", "none")
+    assert graph(x).tolist() == fn(x).tolist() == before[0]
+
+
+def test_what_asks_for_another_setting_does_not_ask_for_these_in_each_call(device):
+    norm = torch.nn.LayerNorm(4).to(device)  # it asks whether cuDNN is enabled
+    graph = gfxgraph.graphed(norm)
+    with torch.no_grad():
+        for _ in range(3):
+            graph(torch.ones(2, 4, device=device))
+    (entry,) = graph._dispatcher.entries.all()
+    assert "fp32_precision" not in " ".join(p.path for p in entry.captured.guard.places().values())
