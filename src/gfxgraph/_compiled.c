@@ -1,5 +1,5 @@
 /* What each replay does and Python takes long for. Optional: without it graph/words.py uses NumPy, or
- * asks torch of each argument, and device/gpu.py uses ctypes. Only the stable interface of Python is
+ * asks torch of each argument, device/gpu.py uses ctypes, and torch copies to several places. Only the stable interface of Python is
  * used, nothing of torch or CUDA. */
 
 #define Py_LIMITED_API 0x030A0000
@@ -296,6 +296,13 @@ static PyType_Spec kinds_spec = {
     "gfxgraph._compiled.Kinds", sizeof(Kinds), 0, Py_TPFLAGS_DEFAULT, kinds_slots,
 };
 
+/* Takes an address out of an argument: 0 on success. ("K" would wrap what is too large.) */
+static int as_address(PyObject *item, uint64_t *address)
+{
+    *address = PyLong_AsUnsignedLongLong(item);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Copy: a call of the driver that copies memory of a fixed size. */
 
 typedef int (*Driver)(uint64_t to, uint64_t at, size_t size, uint64_t stream);
@@ -316,11 +323,9 @@ static PyObject *copy_start(PyObject *self, PyObject *const *args, Py_ssize_t co
         PyErr_SetString(PyExc_TypeError, "start() takes two addresses and a stream");
         return NULL;
     }
-    for (int n = 0; n < 3; n++) {
-        given[n] = PyLong_AsUnsignedLongLong(args[n]);
-        if (PyErr_Occurred())
+    for (int n = 0; n < 3; n++)
+        if (as_address(args[n], &given[n]))
             return NULL;
-    }
     /* Other threads may run meanwhile: it waits where the queue of the device is full. */
     Py_BEGIN_ALLOW_THREADS
     status = copy->driver(given[0], given[1], copy->size, given[2]);
@@ -330,14 +335,16 @@ static PyObject *copy_start(PyObject *self, PyObject *const *args, Py_ssize_t co
 
 static PyObject *copy_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    unsigned long long driver, size;
+    PyObject *of_driver, *of_size;
+    uint64_t driver, size;
     Copy *self;
 
     if (kwargs != NULL && PyDict_Size(kwargs) != 0) {
         PyErr_SetString(PyExc_TypeError, "Copy() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "KK:Copy", &driver, &size))
+    if (!PyArg_ParseTuple(args, "OO:Copy", &of_driver, &of_size) || as_address(of_driver, &driver) ||
+        as_address(of_size, &size))
         return NULL;
     if (driver == 0) {
         PyErr_SetString(PyExc_ValueError, "expected the address of a function, got 0");
@@ -384,7 +391,8 @@ static PyType_Spec copy_spec = {
 
 typedef struct {
     uint64_t to, at, size;
-    uint32_t first, unused; /* its first block */
+    uint32_t first; /* its first block */
+    uint32_t unused;
 } Piece;
 
 typedef int (*Launch)(void *kernel, unsigned x, unsigned y, unsigned z, unsigned by_x, unsigned by_y,
@@ -410,13 +418,11 @@ static PyObject *copies_start(PyObject *item, PyObject *const *args, Py_ssize_t 
         PyErr_Format(PyExc_TypeError, "start() takes a stream and %u addresses", (unsigned)self->count);
         return NULL;
     }
-    stream = PyLong_AsUnsignedLongLong(args[0]);
-    if (PyErr_Occurred())
+    if (as_address(args[0], &stream))
         return NULL;
     memcpy(pieces, self->pieces, sizeof(pieces));
     for (uint32_t n = 0; n < self->count; n++) {
-        pieces[n].at = PyLong_AsUnsignedLongLong(args[n + 1]);
-        if (PyErr_Occurred())
+        if (as_address(args[n + 1], &pieces[n].at))
             return NULL;
         if (pieces[n].at % 16 && pieces[n].size >= 16)
             return PyLong_FromLong(-1);
@@ -450,7 +456,8 @@ static int copies_fill(Copies *self, const uint64_t *places)
 
 static PyObject *copies_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    unsigned long long launch, kernel;
+    PyObject *of_launch, *of_kernel;
+    uint64_t launch, kernel;
     const char *places;
     Py_ssize_t size;
     Copies *self;
@@ -459,7 +466,8 @@ static PyObject *copies_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyErr_SetString(PyExc_TypeError, "Copies() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "KKy#:Copies", &launch, &kernel, &places, &size))
+    if (!PyArg_ParseTuple(args, "OOy#:Copies", &of_launch, &of_kernel, &places, &size) ||
+        as_address(of_launch, &launch) || as_address(of_kernel, &kernel))
         return NULL;
     if (launch == 0 || kernel == 0) {
         PyErr_SetString(PyExc_ValueError, "expected the addresses of a function and a kernel, got 0");

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.device import current_device, gpu_copies
+from gfxgraph.device import current_device, gpu, gpu_copies
 from gfxgraph.device.emulated import EmulatedDevice
 
 LAUNCH = """
@@ -170,6 +170,32 @@ def test_places_that_no_kernel_could_fill_are_errors(places, address):
         copies(address, places)
 
 
+@pytest.mark.parametrize("wrong", [-1, 1 << 64, (1 << 70) + 16, None, 1.5])
+def test_what_is_no_address_is_an_error(wrong, address):
+    for launch, kernel in ((wrong, KERNEL), (address, wrong)):
+        with pytest.raises((TypeError, OverflowError)):
+            copies(launch, [(16, 8)], kernel)
+    with pytest.raises((TypeError, OverflowError)):
+        gpu.Copy(wrong, 8)
+    with pytest.raises((TypeError, OverflowError)):
+        gpu.Copy(address, wrong)
+
+
+def test_a_driver_that_fails_once_is_asked_again(monkeypatch):
+    answers = [RuntimeError("out of memory"), (16, KERNEL)]
+
+    def loaded(index):
+        answer = answers.pop(0)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(gpu_copies, "_loaded", loaded)
+    monkeypatch.setattr(gpu_copies, "_kernels", {})
+    found = [gpu_copies.copies_to(0, [(16, 8), (32, 8)]) for _ in range(3)]
+    assert found[0] is None and found[1] and found[2] and not answers
+
+
 def test_without_a_function_or_a_kernel_there_is_no_copy(address):
     for launch, kernel in ((0, KERNEL), (address, 0)):
         with pytest.raises(ValueError, match="the addresses of a function and a kernel"):
@@ -299,6 +325,36 @@ def test_arguments_that_want_gradients_beside_others_get_them(device_that_copies
         got = graph(x, y, z)
         got.sum().backward()
         assert torch.equal(got, x * y + z) and torch.equal(x.grad, y)
+
+
+LAZY = {
+    "conjugated": lambda n, device: torch.full((n, 2), 1 + 2j, device=device).conj(),
+    "negated": lambda n, device: torch._neg_view(torch.full((n, 2), 3.0, device=device)),
+}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("what", LAZY)
+def test_a_bucket_takes_what_is_conjugated_or_negated(what, alone, device_that_copies, monkeypatch):
+    make, device = LAZY[what], device_that_copies
+    if current_device().kind == "emulated":  # a single one is copied in another way
+
+        def copy_bytes(self, index, size):
+            def copy(to, at, stream):
+                ctypes.memmove(to, at, size)
+                return 0
+
+            return copy
+
+        monkeypatch.setattr(EmulatedDevice, "copy_bytes", copy_bytes)
+    fn = lambda x, *more: [x.resolve_conj() * 2, *(m + 1 for m in more)]  # noqa: E731
+    graph = gfxgraph.graphed(fn, buckets=[8, 16])
+    with torch.no_grad():
+        for n in (8, 5, 5, 6, 5, 6, 8, 5):
+            given = make(n, device), *([] if alone else [torch.ones(n, 3, device=device)])
+            for got, expected in zip(graph(*given), fn(*given), strict=True):
+                assert torch.equal(got.resolve_neg(), expected.resolve_neg())
+    assert graph.stats().replays >= 4
 
 
 @pytest.mark.gpu

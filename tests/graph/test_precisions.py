@@ -13,6 +13,12 @@ if not hasattr(torch._C, "_get_fp32_precision_getter"):
     pytest.skip("this torch has no precision by backend", allow_module_level=True)
 
 BACKENDS = torch.backends
+OF_MKLDNN = torch.backends.mkldnn.matmul
+SET_FLAGS = torch.backends.set_flags
+SETTINGS = [
+    *(("generic", "all"), ("cuda", "all"), ("mkldnn", "all")),
+    *(("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul")),
+]
 WAYS = {
     "by its name": lambda: torch.backends.fp32_precision,
     "of a module that is held": lambda: BACKENDS.fp32_precision,
@@ -33,22 +39,35 @@ WAYS = {
     "cudnn for an operation": lambda: torch.backends.cudnn.conv.fp32_precision,
     "mkldnn": lambda: torch.backends.mkldnn.fp32_precision,
     "mkldnn for an operation": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+    "__getattr__": lambda: torch.backends.mkldnn.matmul.__getattr__("fp32_precision"),
+    "__getattr__ of cudnn": lambda: torch.backends.cudnn.conv.__getattr__("fp32_precision"),
+    "__getattr__ of cuda": lambda: torch.backends.cuda.matmul.__getattr__("fp32_precision"),
+    "methodcaller": lambda: operator.methodcaller("__getattr__", "fp32_precision")(OF_MKLDNN),
+    "set_flags": lambda: torch.backends.set_flags(None)[0],
+    "set_flags that is held": lambda: SET_FLAGS(None)[0],
+    "set_flags of mkldnn": lambda: torch.backends.mkldnn.set_flags(None, None, None, None)[-1],
+    "the function in Python": lambda: torch.backends._get_fp32_precision_getter("generic", "all")(),
+    "the same, of cudnn": lambda: torch.backends.cudnn.m._get_fp32_precision_getter(
+        "cuda", "all"
+    )(),
+    "cudnn for rnn": lambda: torch.backends.cudnn.rnn.fp32_precision,
 }
 
 
-@pytest.mark.parametrize("backend", ["generic", "cuda", "mkldnn"])
+@pytest.mark.parametrize("setting", SETTINGS, ids=" ".join)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_call_after_a_change_gives_what_eager_gives(way, backend, device):
-    ask = WAYS[way]
-    fn = lambda x: x * 2 if ask() == "none" else x * 3  # noqa: E731
+def test_a_call_after_a_change_gives_what_eager_gives(way, setting, device):
+    ask, before = WAYS[way], torch._C._get_fp32_precision_getter(*setting)
+    fn = lambda x: x * 2 if ask() == "ieee" else x * 3  # noqa: E731
     graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
-    before = [graph(x).tolist() for _ in range(3)]
-    torch._C._set_fp32_precision_setter(backend, "all", "ieee")
+    for _ in range(3):
+        assert graph(x).tolist() == [3, 3]
+    torch._C._set_fp32_precision_setter(*setting, "ieee")
     try:
         assert graph(x).tolist() == fn(x).tolist()
     finally:
-        torch._C._set_fp32_precision_setter(backend, "all", "none")
-    assert graph(x).tolist() == fn(x).tolist() == before[0]
+        torch._C._set_fp32_precision_setter(*setting, before)
+    assert graph(x).tolist() == fn(x).tolist() == [3, 3]
 
 
 def test_what_asks_for_another_setting_does_not_ask_for_these_in_each_call(device):

@@ -467,8 +467,9 @@ def nothing(*leaves: object) -> None:
 def copier(
     device: Device, static_inputs: list[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> Callable[[Sequence[torch.Tensor]], None]:
-    """A function that copies tensors like ``leaves`` into ``static_inputs``, in one launch where
-    the device has that, else in one a dtype.
+    """A function that copies tensors like ``leaves`` into ``static_inputs``.
+
+    That is one launch where the device has such a copy, and else one for each dtype.
 
     Later tensors may lie in memory in another way, if the key of a call does not say it. Nobody
     asks for the versions of static inputs: no caller gets a view of one.
@@ -479,7 +480,8 @@ def copier(
     for n, (static, leaf) in enumerate(zip(static_inputs, leaves, strict=True)):
         if not leaf.numel():
             continue
-        lazy = static.is_conj() or static.is_neg() or 0 in static.stride()
+        # A static input of a bucket is not conjugated where an argument is.
+        lazy = any(t.is_conj() or t.is_neg() for t in (static, leaf)) or 0 in static.stride()
         if leaf.device != static.device or leaf.requires_grad or lazy:
             alone.append(n)
         else:
@@ -554,8 +556,10 @@ def _below_autograd(
 def _copier_past_torch(
     device: Device, static_inputs: list[torch.Tensor], numbers: list[int]
 ) -> Callable[[Sequence[torch.Tensor]], None] | None:
-    """Copies those with these numbers, which are contiguous, past torch's operators, which take
-    longer; ``None``: the device has no such copy, or there is nothing to copy."""
+    """Copies those with these numbers, which are contiguous, without torch's operators.
+
+    These take longer. ``None``: the device has no such copy, or there is nothing to copy.
+    """
     places = [(static_inputs[n].data_ptr(), static_inputs[n].nbytes) for n in numbers]
     if not places:
         return None
@@ -589,6 +593,9 @@ def _copier_past_torch(
             by_torch(sources)
 
     return copy
+
+
+# ---- match and build
 
 
 def matcher(

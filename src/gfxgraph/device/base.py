@@ -224,11 +224,11 @@ class Device(Protocol):
     def copy_together(
         self, index: int, places: Sequence[tuple[int, int]]
     ) -> Callable[..., int] | None:
-        """A fast function that copies to several places within device ``index``; ``None``: there
-        is no such one.
+        """A fast function that copies to several places of device ``index``; ``None``: there is
+        none.
 
         Args:
-            index: the device; it need not be the current one.
+            index: the device. Where another one is current, the function may copy nothing.
             places: for each its address and how many bytes.
 
         The function takes what ``stream_id`` gives, and as many addresses to copy from. It gives 0;

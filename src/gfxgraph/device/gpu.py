@@ -372,7 +372,8 @@ def copy_with(function: Any, size: int) -> Callable[[int, int, int], int]:
 
 
 def _where_current(index: int, copy: Callable[..., int]) -> Callable[..., int]:
-    """``copy``, which is begun only where GPU ``index`` is the current one."""
+    """``copy``, which is begun only where GPU ``index`` is the current one: the default stream is
+    that of the current one."""
     if torch.cuda.device_count() == 1:
         return copy
     current = torch._C._cuda_getDevice

@@ -11,7 +11,6 @@ import ctypes
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -26,7 +25,8 @@ except ImportError:  # optional
 __all__ = ["MOST_PLACES", "copies_to"]
 
 MOST_PLACES = 120
-"""As many as the 4 KiB hold that every driver passes to a kernel."""
+"""As many as the 4 KiB hold that every driver passes to a kernel: ``MOST`` in ``_compiled.c``, and
+``pieces`` below."""
 
 # Each block copies 16 KiB of one piece: 256 threads, each of them 16 bytes four times. What is left
 # behind the last 16 bytes is copied byte by byte, in the first block of the piece. A piece takes 32
@@ -38,7 +38,7 @@ _PTX = b"""
 
 .visible .entry gfxgraph_copy(.param .align 8 .b8 pieces[3840], .param .u32 count)
 {
-    .reg .pred %more, %last, %is0, %is1, %is2, %is3, %rest;
+    .reg .pred %last, %is0, %is1, %is2, %is3, %rest;
     .reg .b16 %byte;
     .reg .b32 %block, %thread, %count, %n, %first;
     .reg .b32 %a<4>, %b<4>, %c<4>, %d<4>;
@@ -118,21 +118,32 @@ def copies_to(index: int, places: Sequence[tuple[int, int]]) -> Callable[..., in
     return Copies(*found, words.tobytes()).start
 
 
-@cache
+# What was loaded. A failure may pass, so it is not kept.
+_kernels: dict[int, tuple[int, int]] = {}
+
+
 def _kernel(index: int) -> tuple[int, int] | None:
     """The address of the driver's launch, and the kernel on GPU ``index``."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
-        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        with torch.cuda.device(index):
-            torch.cuda.current_stream().synchronize()  # the context is there now
-            _ask(driver.cuModuleLoadData, ctypes.byref(module), _PTX)
-        _ask(driver.cuModuleGetFunction, ctypes.byref(kernel), module, b"gfxgraph_copy")
-    except (OSError, AttributeError, RuntimeError) as error:
-        log(logging.DEBUG, "no_kernel_that_copies", because=str(error))
-        return None
-    return (launch, kernel.value) if launch and kernel.value else None
+    if index not in _kernels:
+        try:
+            _kernels[index] = _loaded(index)
+        except (OSError, AttributeError, RuntimeError) as error:
+            log(logging.DEBUG, "no_kernel_that_copies", because=str(error))
+            return None
+    return _kernels[index]
+
+
+def _loaded(index: int) -> tuple[int, int]:
+    driver = ctypes.CDLL("libcuda.so.1")
+    launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
+    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    with torch.cuda.device(index):
+        torch.cuda.current_stream().synchronize()  # the context is there now
+        _ask(driver.cuModuleLoadData, ctypes.byref(module), _PTX)
+    _ask(driver.cuModuleGetFunction, ctypes.byref(kernel), module, b"gfxgraph_copy")
+    if not launch or not kernel.value:
+        raise RuntimeError("the CUDA driver gave no kernel")
+    return launch, kernel.value
 
 
 def _ask(function: Any, *args: Any) -> None:

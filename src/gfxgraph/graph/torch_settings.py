@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import types
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -246,16 +247,46 @@ TELLS_WHO_WATCHES = frozenset(
 """Whoever gets hold of one of these may do something else where nobody watches."""
 
 
-_WITH_PRECISIONS = torch.backends.cudnn, torch.backends.mkldnn
-
-
 def _precisions() -> Iterator[tuple[str, Callable[[], Any]]]:
     if not hasattr(torch._C, "_get_fp32_precision_getter"):
         return
-    of_mkldnn = [("mkldnn", of) for of in ("all", "matmul", "conv", "rnn")]
-    for backend, operation in (("generic", "all"), ("cuda", "all"), *of_mkldnn):
+    of_each = [(kind, of) for kind in ("cuda", "mkldnn") for of in ("all", "matmul", "conv", "rnn")]
+    for backend, operation in (("generic", "all"), *of_each):
         asked = functools.partial(_getter("fp32_precision_getter"), backend, operation)
         yield f"the fp32_precision of {backend} for {operation}", asked
+
+
+def _tells_precisions(item: Any) -> bool:
+    """Whether it is a function or a property of ``torch.backends`` that gives precisions."""
+    if type(item) is torch.backends.ContextProp:
+        return _tells_precisions(item.getter)
+    codes = [item.__code__] if type(item) is types.FunctionType else []
+    while codes:
+        code = codes.pop()
+        if "fp32_precision" in " ".join((*code.co_names, *filter(_is_text, code.co_consts))):
+            return True
+        codes += [part for part in code.co_consts if type(part) is types.CodeType]
+    return False
+
+
+def _is_text(item: Any) -> bool:
+    return type(item) is str
+
+
+def _telling_precisions() -> Iterator[Any]:
+    """All that a program may get hold of to ask for a precision, but for objects which have it as
+    an attribute."""
+    yield _getter("fp32_precision_getter")
+    for name, module in list(sys.modules.items()):
+        if not f"{name}.".startswith("torch.backends."):
+            continue
+        spaces = [vars(module), vars(type(module)), vars(vars(module).get("m", module))]
+        spaces += [vars(kind) for space in spaces[:] for kind in space.values() if _is_own(kind)]
+        yield from (item for space in spaces for item in space.values() if _tells_precisions(item))
+
+
+def _is_own(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__.startswith("torch.backends")
 
 
 def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
@@ -303,9 +334,10 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
             asked = functools.partial(_number_of, preferred)
             for one in (reader, preferred):
                 add(one, asked, f"torch.backends.cuda.preferred_{kind}_library")
-    telling = [vars(type(one)).get("fp32_precision") for one in (backends, *_WITH_PRECISIONS)]
-    for name, asked in PRECISIONS:
-        for one in (_getter("fp32_precision_getter"), *filter(None, telling)):
+    for one in (
+        {address(item): item for item in _telling_precisions()}.values() if PRECISIONS else ()
+    ):
+        for name, asked in PRECISIONS:
             add(one, asked, name)
     for kind in ("cpu", "cuda"):
         asked = functools.partial(torch.get_autocast_dtype, kind)
@@ -419,6 +451,7 @@ def _precision_now(backend: str, operation: str, name: str) -> Callable[[], Any]
 
 
 PRECISIONS = list(_precisions())
-"""Names of settings that objects of ``torch.backends`` tell, and what gives each."""
+"""Names of settings that objects of ``torch.backends`` have as ``fp32_precision``, and what gives
+each. Whoever names that attribute, or gets hold of what gives it, may ask for all of them."""
 OTHERS = _others()
 """Id of who may ask for settings that choose no kernel -> their names, and what gives each."""
