@@ -54,10 +54,23 @@ WAYS = {
 }
 
 
+@pytest.fixture
+def nothing_is_set():
+    """Each setting tells of itself; afterwards it is what it was."""
+    get, put = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+    before = [get(*setting) for setting in SETTINGS]
+    for setting in SETTINGS:
+        put(*setting, "none")
+    yield
+    for setting, value in zip(SETTINGS, before, strict=True):
+        put(*setting, value)
+
+
+@pytest.mark.usefixtures("nothing_is_set")
 @pytest.mark.parametrize("setting", SETTINGS, ids=" ".join)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_after_a_change_gives_what_eager_gives(way, setting, device):
-    ask, before = WAYS[way], torch._C._get_fp32_precision_getter(*setting)
+    ask = WAYS[way]
     fn = lambda x: x * 2 if ask() == "ieee" else x * 3  # noqa: E731
     graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
     for _ in range(3):
@@ -66,7 +79,7 @@ def test_a_call_after_a_change_gives_what_eager_gives(way, setting, device):
     try:
         assert graph(x).tolist() == fn(x).tolist()
     finally:
-        torch._C._set_fp32_precision_setter(*setting, before)
+        torch._C._set_fp32_precision_setter(*setting, "none")
     assert graph(x).tolist() == fn(x).tolist() == [3, 3]
 
 
