@@ -55,7 +55,7 @@ def test_every_variable_is_read():
         ("GFXGRAPH_VRAM_CAP", "80%", "0.0 to 1.0"),
         ("GFXGRAPH_VRAM_CAP", "1.5", "0.0 to 1.0"),
         ("GFXGRAPH_VRAM_CAP", "nan", "0.0 to 1.0"),
-        ("HGB_LOG_LEVEL", "loud", "'warn', 'error'"),
+        ("HGB_LOG_LEVEL", "loud", "'warn', 'warning', 'error'"),
         ("HGB_LOG_FORMAT", "xml", "'text', 'json'"),
         ("SGLANG_RDNA2_KERNELS", "on", "'1'"),
         ("GFXGRAPH_EMULATE", "cuda", "'1'"),
@@ -178,6 +178,8 @@ def stderr_of(code, **environment):
 def test_the_log_level_of_the_environment_holds_without_enable():
     assert "fallback function=" in stderr_of(FALLS_BACK)
     assert "gfxgraph WARNING fallback" in stderr_of(FALLS_BACK, HGB_LOG_LEVEL="warn")
+    log = stderr_of(FALLS_BACK, HGB_LOG_LEVEL="warning")
+    assert "gfxgraph WARNING fallback" in log and "HGB_LOG_LEVEL" not in log
     assert stderr_of(FALLS_BACK, HGB_LOG_LEVEL="error") == ""
     replays = "import torch, gfxgraph; gfxgraph.graphed(torch.sin)(torch.ones(2))"
     assert stderr_of(replays) == ""

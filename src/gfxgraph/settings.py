@@ -24,7 +24,7 @@
 ``GFXGRAPH_VRAM_CAP``             share of the device's memory that captures may fill,
                                   0.0 to 1.0, default 0.80; captures by hand look at it
                                   only where it is set
-``HGB_LOG_LEVEL``                 ``debug``, ``info``, ``warn`` (default) or ``error``
+``HGB_LOG_LEVEL``                 ``debug``, ``info``, ``warn`` or ``warning`` (default), ``error``
 ``HGB_LOG_FORMAT``                ``text`` (default), or ``json``: each line of the log is
                                   a JSON object
 ``SGLANG_RDNA2_KERNELS``          ``1``: the plugin for SGLang is active, as with ``GFXGRAPH=1``;
@@ -82,6 +82,7 @@ _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warn": logging.WARNING,
+    "warning": logging.WARNING,
     "error": logging.ERROR,
 }
 _LEAST, _MOST = math.ulp(0.0), sys.float_info.max

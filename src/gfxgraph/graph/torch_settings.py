@@ -278,11 +278,13 @@ def _telling_precisions() -> Iterator[Any]:
     an attribute."""
     yield _getter("fp32_precision_getter")
     for name, module in list(sys.modules.items()):
-        if not f"{name}.".startswith("torch.backends."):
+        if not f"{name}.".startswith("torch.backends.") or not isinstance(module, types.ModuleType):
             continue
-        spaces = [vars(module), vars(type(module)), vars(vars(module).get("m", module))]
-        spaces += [vars(kind) for space in spaces[:] for kind in space.values() if _is_own(kind)]
-        yield from (item for space in spaces for item in space.values() if _tells_precisions(item))
+        behind = vars(module).get("m")  # torch puts an object with properties in place of some
+        found = [module, type(module), *([behind] if isinstance(behind, types.ModuleType) else [])]
+        found += [kind for owner in found[:] for kind in vars(owner).values() if _is_own(kind)]
+        for owner in found:
+            yield from filter(_tells_precisions, vars(owner).values())
 
 
 def _is_own(kind: Any) -> bool:
