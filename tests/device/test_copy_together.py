@@ -181,19 +181,22 @@ def test_what_is_no_address_is_an_error(wrong, address):
         gpu.Copy(address, wrong)
 
 
-def test_a_driver_that_fails_once_is_asked_again(monkeypatch):
-    answers = [RuntimeError("out of memory"), (16, KERNEL)]
+@pytest.mark.parametrize(("fails", "asks"), [(MemoryError, 2), (RuntimeError, 1)])
+def test_a_driver_without_memory_is_asked_again_and_any_other_that_fails_is_not(
+    fails, asks, monkeypatch
+):
+    asked = []
 
     def loaded(index):
-        answer = answers.pop(0)
-        if isinstance(answer, RuntimeError):
-            raise answer
-        return answer
+        asked.append(index)
+        if len(asked) == 1:
+            raise fails("the driver")
+        return 16, KERNEL
 
     monkeypatch.setattr(gpu_copies, "_loaded", loaded)
     monkeypatch.setattr(gpu_copies, "_kernels", {})
     found = [gpu_copies.copies_to(0, [(16, 8), (32, 8)]) for _ in range(3)]
-    assert found[0] is None and found[1] and found[2] and not answers
+    assert [bool(one) for one in found] == [False, asks == 2, asks == 2] and len(asked) == asks
 
 
 def test_without_a_function_or_a_kernel_there_is_no_copy(address):

@@ -118,18 +118,19 @@ def copies_to(index: int, places: Sequence[tuple[int, int]]) -> Callable[..., in
     return Copies(*found, words.tobytes()).start
 
 
-# What was loaded. A failure may pass, so it is not kept.
-_kernels: dict[int, tuple[int, int]] = {}
+# By GPU: the address of the driver's launch, and the kernel; None: it has none.
+_kernels: dict[int, tuple[int, int] | None] = {}
 
 
 def _kernel(index: int) -> tuple[int, int] | None:
-    """The address of the driver's launch, and the kernel on GPU ``index``."""
     if index not in _kernels:
         try:
             _kernels[index] = _loaded(index)
-        except (OSError, AttributeError, RuntimeError) as error:
+        except (OSError, AttributeError, RuntimeError, MemoryError) as error:
             log(logging.DEBUG, "no_kernel_that_copies", because=str(error))
-            return None
+            if isinstance(error, MemoryError):  # this may pass
+                return None
+            _kernels[index] = None
     return _kernels[index]
 
 
@@ -149,4 +150,6 @@ def _loaded(index: int) -> tuple[int, int]:
 def _ask(function: Any, *args: Any) -> None:
     error = function(*args)
     if error:
-        raise RuntimeError(f"{function.__name__}() of the CUDA driver: error {error}")
+        # CUDA_ERROR_OUT_OF_MEMORY
+        kind = MemoryError if error == 2 else RuntimeError
+        raise kind(f"{function.__name__}() of the CUDA driver: error {error}")
