@@ -15,6 +15,8 @@ if not hasattr(torch._C, "_get_fp32_precision_getter"):
 BACKENDS = torch.backends
 OF_MKLDNN = torch.backends.mkldnn.matmul
 SET_FLAGS = torch.backends.set_flags
+BOUND = torch.backends.mkldnn.matmul.__getattr__
+MADE = torch.backends._get_fp32_precision_getter("generic", "all")
 SETTINGS = [
     *(("generic", "all"), ("cuda", "all"), ("mkldnn", "all")),
     *(("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "matmul")),
@@ -50,6 +52,8 @@ WAYS = {
     "the same, of cudnn": lambda: torch.backends.cudnn.m._get_fp32_precision_getter(
         "cuda", "all"
     )(),
+    "a method that is held": lambda: BOUND("fp32_precision"),
+    "a function that torch has made": lambda: MADE(),
     "cudnn for rnn": lambda: torch.backends.cudnn.rnn.fp32_precision,
 }
 

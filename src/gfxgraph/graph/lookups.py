@@ -292,6 +292,8 @@ class Lookups:
             self.places[("tensor", address(value))] = Attributes(path, value)
         elif kind is types.FunctionType:
             code = value.__code__
+            for name, getter in OTHERS.get(address(code), ()):  # one that torch has made of it
+                self._setting(name, getter)
             self._functions.setdefault(address(code), (code, []))[1].append(value)
             self._know(value.__dict__.get("__wrapped__"), path)
         elif kind is types.MethodType:

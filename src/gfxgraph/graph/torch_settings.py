@@ -257,16 +257,14 @@ def _precisions() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _tells_precisions(item: Any) -> bool:
-    """Whether it is a function or a property of ``torch.backends`` that gives precisions."""
+    """Whether it is a function, a property or code of ``torch.backends`` that gives precisions."""
     if type(item) is torch.backends.ContextProp:
         return _tells_precisions(item.getter)
-    codes = [item.__code__] if type(item) is types.FunctionType else []
-    while codes:
-        code = codes.pop()
-        if "fp32_precision" in " ".join((*code.co_names, *filter(_is_text, code.co_consts))):
-            return True
-        codes += [part for part in code.co_consts if type(part) is types.CodeType]
-    return False
+    code = item.__code__ if type(item) is types.FunctionType else item
+    if type(code) is not types.CodeType:
+        return False
+    texts = (*code.co_names, *filter(_is_text, code.co_consts))
+    return "fp32_precision" in " ".join(texts) or any(map(_tells_precisions, code.co_consts))
 
 
 def _is_text(item: Any) -> bool:
@@ -284,7 +282,10 @@ def _telling_precisions() -> Iterator[Any]:
         found = [module, type(module), *([behind] if isinstance(behind, types.ModuleType) else [])]
         found += [kind for owner in found[:] for kind in vars(owner).values() if _is_own(kind)]
         for owner in found:
-            yield from filter(_tells_precisions, vars(owner).values())
+            for item in filter(_tells_precisions, vars(owner).values()):
+                yield item
+                if type(item) is types.FunctionType:  # it may make others
+                    yield from filter(_tells_precisions, item.__code__.co_consts)
 
 
 def _is_own(kind: Any) -> bool:
