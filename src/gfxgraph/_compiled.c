@@ -1,6 +1,6 @@
 /* What each replay does and Python takes long for. Optional: without it graph/words.py uses NumPy, or
- * asks torch of each argument, device/gpu.py uses ctypes, and torch copies to several places. Only the stable interface of Python is
- * used, nothing of torch or CUDA. */
+ * asks torch of each argument, device/gpu.py uses ctypes, and torch copies to several places. Only the
+ * stable interface of Python is used, nothing of torch or CUDA. */
 
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN

@@ -1,7 +1,6 @@
 """The copy of the driver, compiled and with ctypes, on a function that copies here."""
 
 import ctypes
-import subprocess
 import threading
 import time
 
@@ -35,15 +34,8 @@ unsigned long long stream(void) { return seen; }
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "driver.c").write_text(DRIVER)
-    command = ["cc", "-shared", "-fPIC", folder / "driver.c", "-o", folder / "driver.so"]
-    try:
-        subprocess.run(command, check=True)
-    except FileNotFoundError:
-        pytest.skip("there is no C compiler")
-    library = ctypes.CDLL(str(folder / "driver.so"))
+def driver(compiled):
+    library = compiled(DRIVER)
     library.stream.restype = ctypes.c_uint64
     return library
 

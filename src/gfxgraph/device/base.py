@@ -228,7 +228,7 @@ class Device(Protocol):
         none.
 
         Args:
-            index: the device. Where another one is current, the function may copy nothing.
+            index: of the device. If another device is current, the function may copy nothing.
             places: for each its address and how many bytes.
 
         The function takes what ``stream_id`` gives, and as many addresses to copy from. It gives 0;

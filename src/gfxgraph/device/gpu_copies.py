@@ -2,6 +2,7 @@
 
 Torch's ``_foreach_copy_`` makes one launch for each dtype, and its operator takes longer than that.
 Here it is one kernel for all, which the driver launches from :class:`gfxgraph._compiled.Copies`.
+It has run on an H200; for other GPUs from sm_75 to sm_120 it was only assembled, with ptxas 13.0.
 """
 
 from __future__ import annotations

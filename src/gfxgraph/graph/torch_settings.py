@@ -337,9 +337,7 @@ def _others() -> dict[int, list[tuple[str, Callable[[], Any]]]]:
             asked = functools.partial(_number_of, preferred)
             for one in (reader, preferred):
                 add(one, asked, f"torch.backends.cuda.preferred_{kind}_library")
-    for one in (
-        {address(item): item for item in _telling_precisions()}.values() if PRECISIONS else ()
-    ):
+    for one in _telling_precisions() if PRECISIONS else ():
         for name, asked in PRECISIONS:
             add(one, asked, name)
     for kind in ("cpu", "cuda"):
