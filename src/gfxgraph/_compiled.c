@@ -7,6 +7,7 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Words: compares words of memory, as graph/words.py describes them. */
 
@@ -18,6 +19,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t count;
     Word *words;
+    int compared; /* by the helper: whether all are the same, -1: it has not compared them */
 } Words;
 
 #define AT_ONCE 4
@@ -39,20 +41,90 @@ static uint64_t differs(const Word *word)
 /* In order, and no further than the first four where one differs: what a pointer leads to is read
  * only after the pointer was compared. (To fetch reads nothing, and may go anywhere.) No other
  * thread runs Python in between. */
-static PyObject *words_same(PyObject *self, PyObject *unused)
+static int compare(const Words *words)
 {
-    const Words *words = (const Words *)self;
     const Word *end = words->words + words->count;
-    (void)unused;
     for (const Word *word = words->words; word < end; word += AT_ONCE) {
         if (end - word > AHEAD) {
             FETCH(word + AHEAD);
             FETCH(word + AHEAD + 2);
         }
         if (differs(word) | differs(word + 1) | differs(word + 2) | differs(word + 3))
-            Py_RETURN_FALSE;
+            return 0;
     }
-    Py_RETURN_TRUE;
+    return 1;
+}
+
+static PyObject *words_same(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(compare((const Words *)self));
+}
+
+/* The helper: a thread that compares words while a launch lets it have Python's lock. All of this
+ * is read and written under that lock, and nobody waits for the helper. */
+static struct {
+    PyThread_type_lock wakes; /* it sleeps until this is released */
+    pid_t process;            /* where it runs: none of it is left in a child of fork() */
+    int is_awake;             /* or will be */
+    Words *wanted;            /* what it is to compare; whoever wants it holds it */
+} helper;
+
+static void help(void *wakes)
+{
+    for (;;) {
+        PyGILState_STATE state;
+        PyThread_acquire_lock((PyThread_type_lock)wakes, WAIT_LOCK);
+        state = PyGILState_Ensure();
+        helper.is_awake = 0;
+        if (helper.wanted != NULL) {
+            helper.wanted->compared = compare(helper.wanted);
+            helper.wanted = NULL;
+        }
+        PyGILState_Release(state);
+    }
+}
+
+static void ask_helper(Words *words)
+{
+    if (helper.process != getpid()) {
+        helper.is_awake = 0;
+        helper.wanted = NULL;
+        helper.process = getpid();
+        helper.wakes = PyThread_allocate_lock();
+        if (helper.wakes == NULL)
+            return;
+        PyThread_acquire_lock(helper.wakes, WAIT_LOCK);
+        if (PyThread_start_new_thread(help, helper.wakes) == (unsigned long)-1) {
+            PyThread_free_lock(helper.wakes);
+            helper.wakes = NULL;
+        }
+    }
+    if (helper.wakes == NULL || helper.wanted != NULL)
+        return;
+    helper.wanted = words;
+    if (!helper.is_awake) {
+        helper.is_awake = 1;
+        PyThread_release_lock(helper.wakes);
+    }
+}
+
+/* What the helper has not begun when the launch ends is not left to it. */
+static PyObject *words_beside(PyObject *self, PyObject *launch)
+{
+    Words *words = (Words *)self;
+    PyObject *given;
+
+    words->compared = -1;
+    ask_helper(words);
+    given = PyObject_CallNoArgs(launch);
+    if (helper.wanted == words)
+        helper.wanted = NULL;
+    if (given == NULL)
+        return NULL;
+    if (words->compared < 0)
+        words->compared = compare(words);
+    return Py_BuildValue("(NO)", given, words->compared ? Py_True : Py_False);
 }
 
 static PyObject *words_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -95,6 +167,9 @@ static void words_dealloc(PyObject *self)
 
 static PyMethodDef words_methods[] = {
     {"same", words_same, METH_NOARGS, "Whether each word stands where it stood."},
+    {"beside", words_beside, METH_O,
+     "What a function gives, and whether each word stands where it stood, which another thread looks "
+     "at meanwhile."},
     {NULL, NULL, 0, NULL},
 };
 

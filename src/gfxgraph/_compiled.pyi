@@ -1,6 +1,7 @@
 """The compiled part, which may be missing; see _compiled.c."""
 
 from collections.abc import Callable
+from typing import Any
 
 class Words:
     """Pairs of an address and the word that stood there, as the bytes of 64-bit words.
@@ -11,6 +12,13 @@ class Words:
     def __new__(cls, data: bytes, /) -> Words: ...
     def same(self) -> bool:
         """Whether each word stands where it stood."""
+
+    def beside(self, launch: Callable[[], object], /) -> tuple[Any, bool]:
+        """What ``launch()`` gives, and the answer of :meth:`same`.
+
+        Another thread compares as soon as the launch releases Python's lock. What it has not begun
+        at the end is compared then.
+        """
 
 class Kinds:
     """What lies in tensors of the kinds of others, as the bytes of 64-bit words.

@@ -127,6 +127,9 @@ class Guard:
         memory_holds: whether the memory of all watched tensors is there; ``None``: there are none.
         places_hold: whether all watched places hold what they held, and tensors are in their
             memory; for calls in the modes of torch of the capture, which the key of a call says.
+        words: of these places what lies in memory, where it takes long to compare; ``None``: it
+            does not. Another thread can do that while a graph is launched.
+        rest_holds: the same as ``places_hold``, where all ``words`` are the same.
     """
 
     def __init__(
@@ -151,6 +154,8 @@ class Guard:
         self._modules = _Modules(children, no_hooks)
         self.memory_holds: Callable[[], bool] | None = None
         self.places_hold: Callable[[], bool] = lambda: True
+        self.words: SameWords | None = None
+        self.rest_holds = self.places_hold
         self._modes_hold: Callable[[], bool] = lambda: True
 
     def watch(self, place: Place) -> None:
@@ -316,9 +321,8 @@ class Guard:
             terms.append(term)
             ordered = [place for place in ordered if place not in inside]
         words, asked, tensors, compared = _in_words(ordered, list(self._tensors.values()))
-        if words is not None:
-            terms.append(f"({bind(words)}.same() or {bind(words)}.hold())")
-        terms += [place.term(bind) for place in asked]
+        words_same = [] if words is None else [f"({bind(words)}.same() or {bind(words)}.hold())"]
+        terms += [*words_same, *(place.term(bind) for place in asked)]
         if tensors:
             names["are_like"], names["tensors"] = tensor_check(tensors), tensors
             terms.append("are_like(*tensors)")
@@ -337,6 +341,10 @@ class Guard:
             none = f"not ({t}._backward_hooks or {t}._post_accumulate_grad_hooks)"
             terms.append(same if hooks else none)
         self.places_hold = _predicate(terms, names)
+        if words is not None and words.takes_long:
+            self.words = words
+            rest = [term for term in terms if term not in words_same]
+            self.rest_holds = _predicate(rest, names)
 
 
 def _hooks_of(leaf: torch.Tensor) -> list[Any]:

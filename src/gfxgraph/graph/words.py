@@ -81,6 +81,8 @@ _AT_ONCE = 400
 _FIRST, _END = _WORD, 1 << 47
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _MAX_PAUSE = 64
+# To compare more takes longer than to wake a thread: some 20 us where the caches are cold.
+_MANY_WORDS = 8000
 # How often it is looked for where words lie: what was freed may leave a second copy of one behind
 # what malloc() gives.
 _TRIES = 8
@@ -97,6 +99,7 @@ class SameWords:
 
     Attributes:
         same: whether each word is what it was.
+        takes_long: whether to compare them takes so long that another thread is worth it.
     """
 
     def __init__(
@@ -109,6 +112,16 @@ class SameWords:
         #: How many more times to ask before words are read again, and how many after that.
         self._waits, self._pause = 0, 1
         self.same = question(words)
+        self.takes_long = Words is not None and len(words) >= _MANY_WORDS
+
+    def beside(self, launch: Callable[[], object]) -> tuple[object, bool]:
+        """What ``launch()`` gives, and whether each word is what it was; of :attr:`takes_long`.
+
+        Another thread looks at that as soon as the launch releases Python's lock, as the launch of
+        a graph does: where it takes as long as to compare the words, they cost nothing. Nobody
+        waits for that thread: what it has not begun when the launch ends is compared then.
+        """
+        return self.same.__self__.beside(launch)  # type: ignore[attr-defined, no-any-return]
 
     def hold(self) -> bool:
         """Ask, because a word has changed.
