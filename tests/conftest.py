@@ -19,16 +19,37 @@ from tests.helpers.devices import HAS_GPU
 # waits 300 s for them.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+MANY = 12
+"""A test with more cases is left to ``make test-long`` in part."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a machine with a GPU, ``-m gpu`` also picks what runs on any device."""
+    """On a machine with a GPU, ``-m gpu`` also picks what runs on any device.
+
+    Of a test with many cases ``make test`` runs one in three, ``make test-long`` the others.
+    """
     for item in items:
         if HAS_GPU and "device" in getattr(item, "fixturenames", ()):
             item.add_marker("gpu")
         elif not HAS_GPU and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA or HIP device"))
+    for cases in _cases(items).values():
+        if len(cases) > MANY:
+            for n, item in enumerate(cases):
+                if n % 3:
+                    item.add_marker("long")
     # The one that takes minutes begins first: at the end one process would wait for it.
     items.sort(key=lambda item: not _takes_minutes(item))
+
+
+def _cases(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """Of each test the cases that ``make test`` would run."""
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        name, is_case, _ = item.nodeid.partition("[")
+        if is_case and not item.get_closest_marker("long"):
+            found.setdefault(name, []).append(item)
+    return found
 
 
 def _takes_minutes(item: pytest.Item) -> bool:
