@@ -5,9 +5,19 @@
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Takes an address out of an argument: 0 on success. ("K" would wrap what is too large.) */
+static int as_address(PyObject *item, uint64_t *address)
+{
+    *address = PyLong_AsUnsignedLongLong(item);
+    return PyErr_Occurred() ? -1 : 0;
+}
 
 /* Words: compares words of memory, as graph/words.py describes them. */
 
@@ -19,7 +29,6 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t count;
     Word *words;
-    int compared; /* by the helper: whether all are the same, -1: it has not compared them */
 } Words;
 
 #define AT_ONCE 4
@@ -61,70 +70,103 @@ static PyObject *words_same(PyObject *self, PyObject *unused)
     return PyBool_FromLong(compare((const Words *)self));
 }
 
-/* The helper: a thread that compares words while a launch lets it have Python's lock. All of this
- * is read and written under that lock, and nobody waits for the helper. */
+/* The helper: a thread that compares words while another one launches a graph. It asks nothing of
+ * Python. Who has asked it keeps Python's lock and the words until it is done, so no other thread runs
+ * Python in between, and all but `state` and `is_awake` is read and written by one thread at a time. */
+typedef int (*GraphLaunch)(uint64_t executable, uint64_t stream);
+
+enum { NOTHING, WANTED, TAKEN };
+
 static struct {
     PyThread_type_lock wakes; /* it sleeps until this is released */
+    PyThread_type_lock ends;  /* it releases this when it has compared what it has taken */
     pid_t process;            /* where it runs: none of it is left in a child of fork() */
-    int is_awake;             /* or will be */
-    Words *wanted;            /* what it is to compare; whoever wants it holds it */
+    atomic_int is_awake;      /* or will be */
+    atomic_int state;
+    const Words *words;
+    int same;
 } helper;
 
-static void help(void *wakes)
+static void help(void *unused)
 {
+    (void)unused;
     for (;;) {
-        PyGILState_STATE state;
-        PyThread_acquire_lock((PyThread_type_lock)wakes, WAIT_LOCK);
-        state = PyGILState_Ensure();
-        helper.is_awake = 0;
-        if (helper.wanted != NULL) {
-            helper.wanted->compared = compare(helper.wanted);
-            helper.wanted = NULL;
-        }
-        PyGILState_Release(state);
-    }
-}
-
-static void ask_helper(Words *words)
-{
-    if (helper.process != getpid()) {
-        helper.is_awake = 0;
-        helper.wanted = NULL;
-        helper.process = getpid();
-        helper.wakes = PyThread_allocate_lock();
-        if (helper.wakes == NULL)
-            return;
+        int wanted = WANTED;
         PyThread_acquire_lock(helper.wakes, WAIT_LOCK);
-        if (PyThread_start_new_thread(help, helper.wakes) == (unsigned long)-1) {
-            PyThread_free_lock(helper.wakes);
-            helper.wakes = NULL;
+        atomic_store(&helper.is_awake, 0);
+        if (atomic_compare_exchange_strong(&helper.state, &wanted, TAKEN)) {
+            helper.same = compare(helper.words);
+            PyThread_release_lock(helper.ends);
         }
-    }
-    if (helper.wakes == NULL || helper.wanted != NULL)
-        return;
-    helper.wanted = words;
-    if (!helper.is_awake) {
-        helper.is_awake = 1;
-        PyThread_release_lock(helper.wakes);
     }
 }
 
-/* What the helper has not begun when the launch ends is not left to it. */
-static PyObject *words_beside(PyObject *self, PyObject *launch)
+/* Whether there is one in this process; it is started when it is first asked for. */
+static int has_helper(void)
 {
-    Words *words = (Words *)self;
-    PyObject *given;
+    sigset_t all, before;
+    unsigned long thread;
 
-    words->compared = -1;
-    ask_helper(words);
-    given = PyObject_CallNoArgs(launch);
-    if (helper.wanted == words)
-        helper.wanted = NULL;
-    if (given == NULL)
+    if (helper.process == getpid())
+        return helper.ends != NULL;
+    helper.process = getpid();
+    atomic_store(&helper.is_awake, 0);
+    atomic_store(&helper.state, NOTHING);
+    helper.ends = NULL;
+    helper.wakes = PyThread_allocate_lock();
+    if (helper.wakes == NULL || (helper.ends = PyThread_allocate_lock()) == NULL)
+        return 0;
+    PyThread_acquire_lock(helper.wakes, WAIT_LOCK);
+    PyThread_acquire_lock(helper.ends, WAIT_LOCK);
+    /* Signals are for the threads of the program. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread = PyThread_start_new_thread(help, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (thread == (unsigned long)-1) {
+        PyThread_free_lock(helper.ends);
+        helper.ends = NULL;
+    }
+    return helper.ends != NULL;
+}
+
+/* Python's lock is held all the time: what another thread frees while the graph is launched could be
+ * found by no comparison before its end. */
+static PyObject *words_beside(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    const Words *words = (const Words *)self;
+    uint64_t given[3]; /* the function that launches, the graph, and the stream */
+    int status, same, wanted = WANTED;
+
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "beside() takes a function, a graph and a stream");
         return NULL;
-    if (words->compared < 0)
-        words->compared = compare(words);
-    return Py_BuildValue("(NO)", given, words->compared ? Py_True : Py_False);
+    }
+    for (int n = 0; n < 3; n++)
+        if (as_address(args[n], &given[n]))
+            return NULL;
+    if (given[0] == 0) {
+        PyErr_SetString(PyExc_ValueError, "expected the address of a function, got 0");
+        return NULL;
+    }
+    if (!has_helper()) {
+        status = ((GraphLaunch)(uintptr_t)given[0])(given[1], given[2]);
+        same = compare(words);
+    } else {
+        helper.words = words;
+        atomic_store(&helper.state, WANTED);
+        if (!atomic_exchange(&helper.is_awake, 1))
+            PyThread_release_lock(helper.wakes);
+        status = ((GraphLaunch)(uintptr_t)given[0])(given[1], given[2]);
+        if (atomic_compare_exchange_strong(&helper.state, &wanted, NOTHING))
+            same = compare(words); /* it has not come to it */
+        else {
+            PyThread_acquire_lock(helper.ends, WAIT_LOCK);
+            same = helper.same;
+            atomic_store(&helper.state, NOTHING);
+        }
+    }
+    return Py_BuildValue("(iO)", status, same ? Py_True : Py_False);
 }
 
 static PyObject *words_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -167,9 +209,9 @@ static void words_dealloc(PyObject *self)
 
 static PyMethodDef words_methods[] = {
     {"same", words_same, METH_NOARGS, "Whether each word stands where it stood."},
-    {"beside", words_beside, METH_O,
-     "What a function gives, and whether each word stands where it stood, which another thread looks "
-     "at meanwhile."},
+    {"beside", (PyCFunction)(void (*)(void))words_beside, METH_FASTCALL,
+     "What the driver says when it launches a graph (the address of its function, the graph, the "
+     "stream), and whether each word stands where it stood, which another thread looks at meanwhile."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -370,13 +412,6 @@ static PyType_Slot kinds_slots[] = {
 static PyType_Spec kinds_spec = {
     "gfxgraph._compiled.Kinds", sizeof(Kinds), 0, Py_TPFLAGS_DEFAULT, kinds_slots,
 };
-
-/* Takes an address out of an argument: 0 on success. ("K" would wrap what is too large.) */
-static int as_address(PyObject *item, uint64_t *address)
-{
-    *address = PyLong_AsUnsignedLongLong(item);
-    return PyErr_Occurred() ? -1 : 0;
-}
 
 /* Copy: a call of the driver that copies memory of a fixed size. */
 

@@ -1,7 +1,6 @@
 """The compiled part, which may be missing; see _compiled.c."""
 
 from collections.abc import Callable
-from typing import Any
 
 class Words:
     """Pairs of an address and the word that stood there, as the bytes of 64-bit words.
@@ -13,11 +12,11 @@ class Words:
     def same(self) -> bool:
         """Whether each word stands where it stood."""
 
-    def beside(self, launch: Callable[[], object], /) -> tuple[Any, bool]:
-        """What ``launch()`` gives, and the answer of :meth:`same`.
+    def beside(self, launch: int, graph: int, stream: int, /) -> tuple[int, bool]:
+        """What the driver says when it launches a graph on a stream, and what :meth:`same` says.
 
-        Another thread compares as soon as the launch releases Python's lock. What it has not begun
-        at the end is compared then.
+        A thread of ours compares meanwhile; what it has not begun when the launch ends is compared
+        then. ``launch`` is the address of the driver's function. No other thread runs Python.
         """
 
 class Kinds:

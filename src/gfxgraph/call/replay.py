@@ -221,7 +221,8 @@ class Replay:
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
         passes_on = bool(written or write_back)
-        words = None if look_first or captured.launch_ns < _LONG_LAUNCH else guard.words
+        is_idle = graph_pool.device.is_idle
+        beside = None if look_first else _launch_beside(captured, graph_pool.device)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
@@ -245,6 +246,8 @@ class Replay:
                             return NO_MATCH
                         if self.clashes(leaves):
                             return NO_MATCH
+                    # Where the device is busy, the host is ahead of it, and may have to wait.
+                    launch_now = beside if beside is not None and is_idle(index) else None
                     try:
                         self.copy(leaves)
                     except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
@@ -253,20 +256,17 @@ class Replay:
                     # gone. That a weight was replaced by another may be found out after the launch.
                     if memory_holds and not memory_holds():
                         return NO_MATCH
-                    places_hold = guard.places_hold
-                    if words is None:
-                        has_raised = launch()
-                    else:
-                        has_raised, are_same = words.beside(launch)
-                        if are_same:
-                            places_hold = guard.rest_holds
-                    if has_raised:  # an error: eager execution does, or catches it
+                    has_failed, are_same = launch_now(stream) if launch_now else (True, False)
+                    # Raised an error: eager execution does, or catches it.
+                    if has_failed and launch():
                         return NO_MATCH
                     if passes_on:
                         _pass_on(written, write_back, leaves)
                     # Asked while the device replays.
-                    if not look_first and not places_hold() and guard.changes():
-                        return NO_MATCH
+                    if not look_first:
+                        holds = guard.rest_holds if are_same else guard.places_hold
+                        if not holds() and guard.changes():
+                            return NO_MATCH
                     counter.replays += 1
                     return build()
                 finally:
@@ -349,6 +349,18 @@ class Replay:
                 )
 
         return replay
+
+
+def _launch_beside(
+    captured: CapturedGraph, device: Device
+) -> Callable[[int], tuple[int, bool]] | None:
+    """Launches a graph on a stream while a thread of ours compares the words of its guard; gives
+    what the driver says, and whether they are the same. ``None``: that does not pay."""
+    words, graph = captured.guard.words, captured.root.graph
+    if words is None or graph is None or captured.launch_ns < _LONG_LAUNCH or captured.collectives:
+        return None
+    launcher = device.launcher(graph)
+    return None if launcher is None else functools.partial(words.beside, *launcher)
 
 
 def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:

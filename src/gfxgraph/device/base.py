@@ -235,6 +235,16 @@ class Device(Protocol):
         another number: nothing was copied.
         """
 
+    def launcher(self, graph: Any) -> tuple[int, int] | None:
+        """The address of the driver's function that launches graphs, and what it knows a graph by.
+
+        ``None``: it is left to torch. The function takes the graph and what ``stream_id`` gives,
+        and gives 0; another number: nothing was launched.
+        """
+
+    def is_idle(self, index: int) -> bool:
+        """Whether device ``index`` is current, and has done all on its current stream."""
+
     def new_stream(self, index: int) -> Any:
         """A stream of torch's pool; other code may get the same one."""
 

@@ -182,6 +182,21 @@ class GpuDevice:
         start = copies_to(index, places)
         return None if start is None else _where_current(index, start)
 
+    def launcher(self, graph: Any) -> tuple[int, int] | None:
+        """The CUDA driver's own, where torch hands out the graph; HIP's was never tried."""
+        try:
+            launch = None if torch.version.hip else ctypes.CDLL("libcuda.so.1").cuGraphLaunch
+        except (OSError, AttributeError):
+            return None
+        if launch is None or not hasattr(graph, "raw_cuda_graph_exec"):
+            return None
+        address = cast(int, ctypes.cast(launch, ctypes.c_void_p).value)
+        return address, int(graph.raw_cuda_graph_exec())
+
+    def is_idle(self, index: int) -> bool:
+        """As ``torch.cuda.Stream.query`` says."""
+        return torch._C._cuda_getDevice() == index and torch.cuda.current_stream(index).query()
+
     def new_stream(self, index: int) -> torch.cuda.Stream:
         """A stream of torch's pool."""
         return torch.cuda.Stream(index)

@@ -128,7 +128,7 @@ class Guard:
         places_hold: whether all watched places hold what they held, and tensors are in their
             memory; for calls in the modes of torch of the capture, which the key of a call says.
         words: of these places what lies in memory, where it takes long to compare; ``None``: it
-            does not. Another thread can do that while a graph is launched.
+            does not. A thread of ours can do that while a graph is launched.
         rest_holds: the same as ``places_hold``, where all ``words`` are the same.
     """
 

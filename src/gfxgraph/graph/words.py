@@ -114,14 +114,19 @@ class SameWords:
         self.same = question(words)
         self.takes_long = Words is not None and len(words) >= _MANY_WORDS
 
-    def beside(self, launch: Callable[[], object]) -> tuple[object, bool]:
-        """What ``launch()`` gives, and whether each word is what it was; of :attr:`takes_long`.
+    def beside(self, launch: int, graph: int, stream: int) -> tuple[int, bool]:
+        """Launch a graph; gives what the driver says, and whether each word is what it was.
 
-        Another thread looks at that as soon as the launch releases Python's lock, as the launch of
-        a graph does: where it takes as long as to compare the words, they cost nothing. Nobody
-        waits for that thread: what it has not begun when the launch ends is compared then.
+        Another thread compares meanwhile. Python's lock is held until both are done: what another
+        thread of the program frees before the graph is launched, and after its word was compared,
+        would be noticed by nobody. So nothing may make the launch wait for such a thread.
+
+        Args:
+            launch: the address of the driver's function that launches graphs.
+            graph: the graph, as the driver knows it.
+            stream: the stream, on which the device has nothing to do.
         """
-        return self.same.__self__.beside(launch)  # type: ignore[attr-defined, no-any-return]
+        return self.same.__self__.beside(launch, graph, stream)  # type: ignore[attr-defined, no-any-return]
 
     def hold(self) -> bool:
         """Ask, because a word has changed.
