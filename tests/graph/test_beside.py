@@ -14,6 +14,7 @@ from torch import nn
 
 import gfxgraph
 from gfxgraph.call import replay
+from gfxgraph.device import gpu
 from gfxgraph.graph import words
 
 if words.Words is None or words._memory() is None or words._layout() is None:
@@ -66,16 +67,46 @@ def test_another_thread_compares_while_the_launch_goes_on(stores):
     assert (0, True) in answers
 
 
+DRIVER = """
+#include <stdint.h>
+#include <unistd.h>
+
+uint64_t *at;
+
+/* It writes to memory when it has slept. */
+int launch(uint64_t graph, uint64_t stream)
+{
+    (void)stream;
+    usleep((unsigned)graph);
+    *at = 0;
+    return 0;
+}
+
+static int mode = 0; /* the global one */
+
+int cuThreadExchangeStreamCaptureMode(int *other)
+{
+    int before = mode;
+    mode = *other;
+    *other = before;
+    return 0;
+}
+
+/* In the global mode it is refused, as while another thread captures. Stream 5 is busy. */
+int cuStreamQuery(void *stream)
+{
+    return mode != 2 ? 900 : stream == (void *)5 ? 600 : 0;
+}
+
+int now(void) { return mode; }
+"""
+
+
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """A launch that writes to memory when it has slept."""
+    """Functions in the place of the driver's."""
     folder = tmp_path_factory.mktemp("driver")
-    (folder / "driver.c").write_text(
-        "#include <stdint.h>\n#include <unistd.h>\n"
-        "uint64_t *at;\n"
-        "int launch(uint64_t graph, uint64_t stream)\n"
-        "{ (void)stream; usleep((unsigned)graph); *at = 0; return 0; }\n"
-    )
+    (folder / "driver.c").write_text(DRIVER)
     command = ["cc", "-shared", "-fPIC", folder / "driver.c", "-o", folder / "driver.so"]
     try:
         subprocess.run(command, check=True)
@@ -170,6 +201,14 @@ def test_a_child_process_has_a_thread_of_its_own():
         right = right and memory.words.beside(SLEEP, 10_000, 0) == (0, False)
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_stream_is_asked_in_the_mode_that_ends_no_capture_of_another_thread(stores):
+    is_idle = gpu.idle_by(stores)
+    assert is_idle(7) and not is_idle(5) and is_idle(0)
+    assert stores.now() == 0
+    with pytest.raises(AttributeError):
+        gpu.idle_by(ctypes.CDLL(None))
 
 
 # ---- the thread in its process

@@ -221,8 +221,7 @@ class Replay:
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
         passes_on = bool(written or write_back)
-        is_idle = graph_pool.device.is_idle
-        beside = None if look_first else _launch_beside(captured, graph_pool.device)
+        launcher = None if look_first else _launcher(captured, graph_pool)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
@@ -247,7 +246,7 @@ class Replay:
                         if self.clashes(leaves):
                             return NO_MATCH
                     # Where the device is busy, the host is ahead of it, and may have to wait.
-                    launch_now = beside if beside is not None and is_idle(index) else None
+                    launch_now = launcher(stream) if launcher else None
                     try:
                         self.copy(leaves)
                     except NotImplementedError:  # one of them is a dual tensor of forward-mode AD
@@ -256,7 +255,7 @@ class Replay:
                     # gone. That a weight was replaced by another may be found out after the launch.
                     if memory_holds and not memory_holds():
                         return NO_MATCH
-                    has_failed, are_same = launch_now(stream) if launch_now else (True, False)
+                    has_failed, are_same = launch_now() if launch_now else (True, False)
                     # Raised an error: eager execution does, or catches it.
                     if has_failed and launch():
                         return NO_MATCH
@@ -351,16 +350,26 @@ class Replay:
         return replay
 
 
-def _launch_beside(
-    captured: CapturedGraph, device: Device
-) -> Callable[[int], tuple[int, bool]] | None:
-    """Launches a graph on a stream while a thread of ours compares the words of its guard; gives
-    what the driver says, and whether they are the same. ``None``: that does not pay."""
+def _launcher(
+    captured: CapturedGraph, graph_pool: GraphPool
+) -> Callable[[int], Callable[[], tuple[int, bool]] | None] | None:
+    """How a graph is launched on a stream while a thread of ours compares the words of its guard.
+
+    The function of a stream gives one that launches, and gives what the driver says and whether
+    the words are the same; ``None``: the launch is left to torch. So it is for all streams where
+    another thread does not pay.
+    """
     words, graph = captured.guard.words, captured.root.graph
     if words is None or graph is None or captured.launch_ns < _LONG_LAUNCH or captured.collectives:
         return None
-    launcher = device.launcher(graph)
-    return None if launcher is None else functools.partial(words.beside, *launcher)
+    found = graph_pool.device.launcher(graph_pool.index, graph)
+    if found is None:
+        return None
+    is_idle, launch, executable = found
+    beside = words.beside
+    return lambda stream: (
+        functools.partial(beside, launch, executable, stream) if is_idle(stream) else None
+    )
 
 
 def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:

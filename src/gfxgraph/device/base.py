@@ -235,15 +235,14 @@ class Device(Protocol):
         another number: nothing was copied.
         """
 
-    def launcher(self, graph: Any) -> tuple[int, int] | None:
-        """The address of the driver's function that launches graphs, and what it knows a graph by.
+    def launcher(self, index: int, graph: Any) -> tuple[Callable[[int], bool], int, int] | None:
+        """What it takes to launch a graph on device ``index`` past torch.
 
-        ``None``: it is left to torch. The function takes the graph and what ``stream_id`` gives,
-        and gives 0; another number: nothing was launched.
+        Whether device ``index`` is current, and has done all on a stream; the address of the
+        driver's function that launches graphs; and what that knows the graph by. ``None``: it is
+        left to torch. Streams are what ``stream_id`` gives. The driver's function takes the graph
+        and a stream, and gives 0; another number: nothing was launched.
         """
-
-    def is_idle(self, index: int) -> bool:
-        """Whether device ``index`` is current, and has done all on its current stream."""
 
     def new_stream(self, index: int) -> Any:
         """A stream of torch's pool; other code may get the same one."""

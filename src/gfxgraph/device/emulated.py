@@ -328,12 +328,8 @@ class EmulatedDevice:
     def copy_together(self, index: int, places: Sequence[tuple[int, int]]) -> None:
         """There is none."""
 
-    def launcher(self, graph: Any) -> None:
+    def launcher(self, index: int, graph: Any) -> None:
         """There is no driver."""
-
-    def is_idle(self, index: int) -> bool:
-        """Work runs at once."""
-        return True
 
     def new_stream(self, index: int = 0) -> Hashable:
         """A token; work runs at once, whatever the stream."""

@@ -182,20 +182,19 @@ class GpuDevice:
         start = copies_to(index, places)
         return None if start is None else _where_current(index, start)
 
-    def launcher(self, graph: Any) -> tuple[int, int] | None:
+    def launcher(self, index: int, graph: Any) -> tuple[Callable[[int], bool], int, int] | None:
         """The CUDA driver's own, where torch hands out the graph; HIP's was never tried."""
+        if torch.version.hip or not hasattr(graph, "raw_cuda_graph_exec"):
+            return None
         try:
-            launch = None if torch.version.hip else ctypes.CDLL("libcuda.so.1").cuGraphLaunch
+            driver = ctypes.CDLL("libcuda.so.1")
+            launch, is_idle = driver.cuGraphLaunch, idle_by(driver)
         except (OSError, AttributeError):
             return None
-        if launch is None or not hasattr(graph, "raw_cuda_graph_exec"):
-            return None
+        current = torch._C._cuda_getDevice
         address = cast(int, ctypes.cast(launch, ctypes.c_void_p).value)
-        return address, int(graph.raw_cuda_graph_exec())
-
-    def is_idle(self, index: int) -> bool:
-        """As ``torch.cuda.Stream.query`` says."""
-        return torch._C._cuda_getDevice() == index and torch.cuda.current_stream(index).query()
+        executable = int(graph.raw_cuda_graph_exec())
+        return lambda stream: current() == index and is_idle(stream), address, executable
 
     def new_stream(self, index: int) -> torch.cuda.Stream:
         """A stream of torch's pool."""
@@ -397,6 +396,29 @@ def _where_current(index: int, copy: Callable[..., int]) -> Callable[..., int]:
 
 # CU_STREAM_CAPTURE_MODE_RELAXED and hipStreamCaptureModeRelaxed
 _RELAXED = 2
+
+
+def idle_by(driver: Any) -> Callable[[int], bool]:
+    """A function that asks the driver whether all on a stream is done.
+
+    Another thread may be capturing by hand, in the global mode of ``torch.cuda.graph``. There the
+    question would end its capture, but for a thread that has said to be in the relaxed mode.
+
+    Raises:
+        AttributeError: the driver has no such functions.
+    """
+    query, exchange = driver.cuStreamQuery, driver.cuThreadExchangeStreamCaptureMode
+
+    def is_idle(stream: int) -> bool:
+        mode = ctypes.c_int(_RELAXED)
+        if exchange(ctypes.byref(mode)):
+            return False
+        try:
+            return query(ctypes.c_void_p(stream)) == 0  # type: ignore[no-any-return]
+        finally:
+            exchange(ctypes.byref(mode))
+
+    return is_idle
 
 
 @cache
