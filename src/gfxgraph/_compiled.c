@@ -210,7 +210,7 @@ static void words_dealloc(PyObject *self)
 static PyMethodDef words_methods[] = {
     {"same", words_same, METH_NOARGS, "Whether each word stands where it stood."},
     {"beside", (PyCFunction)(void (*)(void))words_beside, METH_FASTCALL,
-     "What the driver says when it launches a graph (the address of its function, the graph, the "
+     "What CUDA says when it launches a graph (the address of its function, the graph, the "
      "stream), and whether each word stands where it stood, which another thread looks at meanwhile."},
     {NULL, NULL, 0, NULL},
 };

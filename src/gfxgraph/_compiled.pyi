@@ -13,10 +13,10 @@ class Words:
         """Whether each word stands where it stood."""
 
     def beside(self, launch: int, graph: int, stream: int, /) -> tuple[int, bool]:
-        """What the driver says when it launches a graph on a stream, and what :meth:`same` says.
+        """What CUDA says when it launches a graph on a stream, and what :meth:`same` says.
 
         A thread of ours compares meanwhile; what it has not begun when the launch ends is compared
-        then. ``launch`` is the address of the driver's function. No other thread runs Python.
+        then. ``launch`` is the address of CUDA's function. No other thread runs Python.
         """
 
 class Kinds:

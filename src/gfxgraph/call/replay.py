@@ -355,7 +355,7 @@ def _launcher(
 ) -> Callable[[int], Callable[[], tuple[int, bool]] | None] | None:
     """How a graph is launched on a stream while a thread of ours compares the words of its guard.
 
-    The function of a stream gives one that launches, and gives what the driver says and whether
+    The function of a stream gives one that launches, and gives what CUDA says and whether
     the words are the same; ``None``: the launch is left to torch. So it is for all streams where
     another thread does not pay.
     """

@@ -239,9 +239,9 @@ class Device(Protocol):
         """What it takes to launch a graph on device ``index`` past torch.
 
         Whether device ``index`` is current, and has done all on a stream; the address of the
-        driver's function that launches graphs; and what that knows the graph by. ``None``: it is
-        left to torch. Streams are what ``stream_id`` gives. The driver's function takes the graph
-        and a stream, and gives 0; another number: nothing was launched.
+        function that launches graphs; and what that knows the graph by. ``None``: it is left to
+        torch. Streams are what ``stream_id`` gives. The function that launches takes the graph and
+        a stream, and gives 0; another number: nothing was launched.
         """
 
     def new_stream(self, index: int) -> Any:

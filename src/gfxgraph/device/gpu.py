@@ -183,12 +183,14 @@ class GpuDevice:
         return None if start is None else _where_current(index, start)
 
     def launcher(self, index: int, graph: Any) -> tuple[Callable[[int], bool], int, int] | None:
-        """The CUDA driver's own, where torch hands out the graph; HIP's was never tried."""
+        """CUDA's runtime, as torch does, so that profilers see the same. HIP's was never tried."""
         if torch.version.hip or not hasattr(graph, "raw_cuda_graph_exec"):
             return None
+        major = str(torch.version.cuda).partition(".")[0]
+        name = f"libcudart.so.{'11.0' if major == '11' else major}"
         try:
-            driver = ctypes.CDLL("libcuda.so.1")
-            launch, is_idle = driver.cuGraphLaunch, idle_by(driver)
+            launch = _loaded(name).cudaGraphLaunch
+            is_idle = idle_by(ctypes.CDLL("libcuda.so.1"))
         except (OSError, AttributeError):
             return None
         current = torch._C._cuda_getDevice
@@ -398,6 +400,15 @@ def _where_current(index: int, copy: Callable[..., int]) -> Callable[..., int]:
 _RELAXED = 2
 
 
+def _loaded(name: str) -> ctypes.CDLL:
+    """A library that is loaded: a second copy of the runtime would not know torch's streams.
+
+    Raises:
+        OSError: it is not.
+    """
+    return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+
+
 def idle_by(driver: Any) -> Callable[[int], bool]:
     """A function that asks the driver whether all on a stream is done.
 
@@ -430,8 +441,7 @@ def _begin_of_driver() -> Callable[[int, int], int] | None:
         symbol = "hipStreamBeginCapture"
     for name in names:
         try:
-            # Only one that is loaded: a second copy of the runtime would not know torch's streams.
-            begin = getattr(ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW), symbol)
+            begin = getattr(_loaded(name), symbol)
         except (OSError, AttributeError):
             continue
         begin.argtypes, begin.restype = (ctypes.c_void_p, ctypes.c_int), ctypes.c_int

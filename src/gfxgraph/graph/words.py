@@ -115,15 +115,15 @@ class SameWords:
         self.takes_long = Words is not None and len(words) >= _MANY_WORDS
 
     def beside(self, launch: int, graph: int, stream: int) -> tuple[int, bool]:
-        """Launch a graph; gives what the driver says, and whether each word is what it was.
+        """Launch a graph; gives what CUDA says, and whether each word is what it was.
 
         Another thread compares meanwhile. Python's lock is held until both are done: what another
         thread of the program frees before the graph is launched, and after its word was compared,
         would be noticed by nobody. So nothing may make the launch wait for such a thread.
 
         Args:
-            launch: the address of the driver's function that launches graphs.
-            graph: the graph, as the driver knows it.
+            launch: the address of CUDA's function that launches graphs.
+            graph: the graph, as CUDA knows it.
             stream: the stream, on which the device has nothing to do.
         """
         return self.same.__self__.beside(launch, graph, stream)  # type: ignore[attr-defined, no-any-return]
