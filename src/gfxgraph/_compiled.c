@@ -83,7 +83,7 @@ static struct {
     pid_t process;            /* where it runs: none of it is left in a child of fork() */
     atomic_int is_awake;      /* or will be */
     atomic_int state;
-    const Words *words;
+    const Words *words; /* of the call that goes on */
     int same;
 } helper;
 
@@ -104,6 +104,7 @@ static void help(void *unused)
 /* Whether there is one in this process; it is started when it is first asked for. */
 static int has_helper(void)
 {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     sigset_t all, before;
     unsigned long thread;
 
@@ -112,6 +113,7 @@ static int has_helper(void)
     helper.process = getpid();
     atomic_store(&helper.is_awake, 0);
     atomic_store(&helper.state, NOTHING);
+    helper.words = NULL;
     helper.ends = NULL;
     helper.wakes = PyThread_allocate_lock();
     if (helper.wakes == NULL || (helper.ends = PyThread_allocate_lock()) == NULL)
@@ -120,6 +122,8 @@ static int has_helper(void)
     PyThread_acquire_lock(helper.ends, WAIT_LOCK);
     /* Signals are for the threads of the program. */
     sigfillset(&all);
+    for (size_t n = 0; n < sizeof faults / sizeof *faults; n++)
+        sigdelset(&all, faults[n]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     thread = PyThread_start_new_thread(help, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -136,6 +140,7 @@ static PyObject *words_beside(PyObject *self, PyObject *const *args, Py_ssize_t 
 {
     const Words *words = (const Words *)self;
     uint64_t given[3]; /* the function that launches, the graph, and the stream */
+    const pid_t process = getpid();
     int status, same, wanted = WANTED;
 
     if (count != 3) {
@@ -149,7 +154,7 @@ static PyObject *words_beside(PyObject *self, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_ValueError, "expected the address of a function, got 0");
         return NULL;
     }
-    if (!has_helper()) {
+    if (!has_helper() || helper.words != NULL) { /* the launch of another call runs Python */
         status = ((GraphLaunch)(uintptr_t)given[0])(given[1], given[2]);
         same = compare(words);
     } else {
@@ -158,13 +163,14 @@ static PyObject *words_beside(PyObject *self, PyObject *const *args, Py_ssize_t 
         if (!atomic_exchange(&helper.is_awake, 1))
             PyThread_release_lock(helper.wakes);
         status = ((GraphLaunch)(uintptr_t)given[0])(given[1], given[2]);
-        if (atomic_compare_exchange_strong(&helper.state, &wanted, NOTHING))
-            same = compare(words); /* it has not come to it */
+        if (getpid() != process || atomic_compare_exchange_strong(&helper.state, &wanted, NOTHING))
+            same = compare(words); /* it has not come to it, or this is a child of the launch */
         else {
             PyThread_acquire_lock(helper.ends, WAIT_LOCK);
             same = helper.same;
             atomic_store(&helper.state, NOTHING);
         }
+        helper.words = NULL;
     }
     return Py_BuildValue("(iO)", status, same ? Py_True : Py_False);
 }

@@ -186,6 +186,8 @@ class GpuDevice:
         """CUDA's runtime, as torch does, so that profilers see the same. HIP's was never tried."""
         if torch.version.hip or not hasattr(graph, "raw_cuda_graph_exec"):
             return None
+        if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+            return None  # a launch would keep Python's lock until the device is done
         major = str(torch.version.cuda).partition(".")[0]
         name = f"libcudart.so.{'11.0' if major == '11' else major}"
         try:
