@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -150,3 +152,20 @@ def compiled_loops(fresh_compiler: None) -> None:
     torch.compile(loop, backend=backend, dynamic=False)(torch.ones(()))
     if not regions:
         pytest.skip("Dynamo compiles nothing of a loop that a tensor ends")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
+    """A function that makes a library of a text in C."""
+
+    def library(text: str) -> ctypes.CDLL:
+        folder = tmp_path_factory.mktemp("driver")
+        (folder / "driver.c").write_text(text)
+        command = ["cc", "-shared", "-fPIC", folder / "driver.c", "-o", folder / "driver.so"]
+        try:
+            subprocess.run(command, check=True)
+        except FileNotFoundError:
+            pytest.skip("there is no C compiler")
+        return ctypes.CDLL(str(folder / "driver.so"))
+
+    return library

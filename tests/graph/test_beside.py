@@ -103,16 +103,9 @@ int now(void) { return mode; }
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory):
+def stores(compiled):
     """Functions in the place of the driver's."""
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "driver.c").write_text(DRIVER)
-    command = ["cc", "-shared", "-fPIC", folder / "driver.c", "-o", folder / "driver.so"]
-    try:
-        subprocess.run(command, check=True)
-    except FileNotFoundError:
-        pytest.skip("there is no C compiler")
-    library = ctypes.CDLL(str(folder / "driver.so"))
+    library = compiled(DRIVER)
     library.at = ctypes.c_void_p.in_dll(library, "at")
     return library
 

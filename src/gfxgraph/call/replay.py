@@ -221,7 +221,7 @@ class Replay:
         # launched before it is known that every weight is still in its place.
         look_first = bool(captured.written) or captured.draws_random_numbers
         passes_on = bool(written or write_back)
-        launcher = None if look_first else _launcher(captured, graph_pool)
+        launcher = None if look_first else _launcher(captured, graph_pool, launch)
 
         def replay(fn: Any, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
             for is_ours in TURNS:
@@ -255,15 +255,15 @@ class Replay:
                     # gone. That a weight was replaced by another may be found out after the launch.
                     if memory_holds and not memory_holds():
                         return NO_MATCH
-                    has_failed, are_same = launch_now() if launch_now else (True, False)
-                    # Raised an error: eager execution does, or catches it.
-                    if has_failed and launch():
+                    if launch_now is not None:
+                        are_same = launch_now()
+                    elif launch():  # raised an error: eager execution does, or catches it
                         return NO_MATCH
                     if passes_on:
                         _pass_on(written, write_back, leaves)
                     # Asked while the device replays.
                     if not look_first:
-                        holds = guard.rest_holds if are_same else guard.places_hold
+                        holds = guard.rest_holds if launch_now and are_same else guard.places_hold
                         if not holds() and guard.changes():
                             return NO_MATCH
                     counter.replays += 1
@@ -351,13 +351,13 @@ class Replay:
 
 
 def _launcher(
-    captured: CapturedGraph, graph_pool: GraphPool
-) -> Callable[[int], Callable[[], tuple[int, bool]] | None] | None:
+    captured: CapturedGraph, graph_pool: GraphPool, by_torch: Callable[[], object]
+) -> Callable[[int], Callable[[], bool] | None] | None:
     """How a graph is launched on a stream while a thread of ours compares the words of its guard.
 
-    The function of a stream gives one that launches, and gives what CUDA says and whether
-    the words are the same; ``None``: the launch is left to torch. So it is for all streams where
-    another thread does not pay.
+    The function of a stream gives one that launches, and says whether the words are the same;
+    ``None``: the launch is left to torch. So it is on all streams where another thread does not
+    pay.
     """
     words, graph = captured.guard.words, captured.root.graph
     if words is None or graph is None or captured.launch_ns < _LONG_LAUNCH or captured.collectives:
@@ -367,9 +367,14 @@ def _launcher(
         return None
     is_idle, launch, executable = found
     beside = words.beside
-    return lambda stream: (
-        functools.partial(beside, launch, executable, stream) if is_idle(stream) else None
-    )
+
+    def launch_now(stream: int) -> bool:
+        has_failed, are_same = beside(launch, executable, stream)
+        if has_failed:
+            by_torch()  # which raises torch's error
+        return are_same and not has_failed
+
+    return lambda stream: functools.partial(launch_now, stream) if is_idle(stream) else None
 
 
 def _with_locks(locks: Sequence[Any], replay: Callable[..., Any]) -> Callable[..., Any]:

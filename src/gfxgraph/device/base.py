@@ -236,12 +236,12 @@ class Device(Protocol):
         """
 
     def launcher(self, index: int, graph: Any) -> tuple[Callable[[int], bool], int, int] | None:
-        """What it takes to launch a graph on device ``index`` past torch.
+        """How to launch a graph on device ``index`` without torch.
 
-        Whether device ``index`` is current, and has done all on a stream; the address of the
-        function that launches graphs; and what that knows the graph by. ``None``: it is left to
-        torch. Streams are what ``stream_id`` gives. The function that launches takes the graph and
-        a stream, and gives 0; another number: nothing was launched.
+        Gives a function of a stream that says whether device ``index`` is current and the stream is
+        idle; the address of the function that launches graphs; and the handle of the graph.
+        ``None``: torch has to launch it. Streams are what ``stream_id`` gives. The function that
+        launches takes the handle and a stream, and gives 0; another number: nothing was launched.
         """
 
     def new_stream(self, index: int) -> Any:

@@ -193,7 +193,8 @@ class GpuDevice:
         try:
             launch = _loaded(name).cudaGraphLaunch
             is_idle = idle_by(ctypes.CDLL("libcuda.so.1"))
-        except (OSError, AttributeError):
+        except (OSError, AttributeError) as error:
+            log(logging.DEBUG, "launches_left_to_torch", because=str(error))
             return None
         current = torch._C._cuda_getDevice
         address = cast(int, ctypes.cast(launch, ctypes.c_void_p).value)
