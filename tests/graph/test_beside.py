@@ -15,6 +15,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph.call import replay
 from gfxgraph.device import gpu
+from gfxgraph.device.emulated import EmulatedDevice
 from gfxgraph.graph import words
 
 if words.Words is None or words._memory() is None or words._layout() is None:
@@ -337,6 +338,26 @@ def test_the_words_of_many_weights_are_left_to_another_thread(deep, monkeypatch)
     for _ in range(50):  # the device is busy from the second call on
         graph(x)
     assert len(asked) < 10
+
+
+@torch.no_grad()
+def test_a_launch_that_cuda_refuses_is_left_to_torch(deep, monkeypatch):
+    model, _, x = deep
+    if x.device.type != "cpu":
+        pytest.skip("a real device has functions of its own")
+    refused = (lambda stream: True), NOW, 719  # abs() gives what it is given
+    monkeypatch.setattr(EmulatedDevice, "launcher", lambda self, index, graph: refused)
+    asked, beside = [], words.SameWords.beside
+
+    def counted(self, *given):
+        asked.append(beside(self, *given))
+        return asked[-1]
+
+    monkeypatch.setattr(words.SameWords, "beside", counted)
+    graph = gfxgraph.graphed(model, fallback="raise")
+    for n in range(4):
+        assert torch.equal(graph(x + n), model(x + n))
+    assert asked == [(719, True)] * 3
 
 
 CHANGES = {
