@@ -32,7 +32,7 @@ from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import NotWorthIt, device_is_faster, graph_of_compiled, note_not_compiled
 from .held import Held
-from .key import Call, describe_key, what_moved
+from .key import Call, alike, describe_key, what_moved
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
 from .options import Options
@@ -59,11 +59,14 @@ class Keys(Protocol):
         layout: whether keys say how tensors lie in memory.
         objects: what is known of arguments that are objects.
         shares_inputs: whether graphs of one pool share the memory of their static inputs too.
+        templates: by what calls of all sizes have in common, the key of a graph to capture others
+            after.
     """
 
     layout: LayoutKey
     objects: ObjectArguments
     shares_inputs: bool
+    templates: dict[Any, Any]
 
     def key_of(self, call: Call) -> Any:
         """The key of a call: calls with equal keys can share one graph."""
@@ -249,6 +252,8 @@ class Builder:
             call = self._keys.objects.narrow(call, entry.mask)
             key = self._keys.key_of(call)
             self._keys.objects.know(entry.mask, key)
+        if entry.captured is not None and entry.captured.plain:
+            self._keys.templates[alike(key)] = key
         if wanted.unproven:
             entry.unproven = True
         else:
@@ -517,27 +522,6 @@ class Builder:
     def _captured(
         self, wanted: Wanted, site: _Site, code: Compiled | None, timed: bool
     ) -> CapturedGraph:
-        # What is timed has to know the way back to the state of now.
-        is_new = wanted.extends is None and code is None and not timed
-        found = self._captured_like(wanted, site) if is_new else None
-        return found or self._captured_anew(site, code, timed)
-
-    def _captured_like(self, wanted: Wanted, site: _Site) -> CapturedGraph | None:
-        """A capture after the one of another size; ``None``: there is none, or it is no use."""
-        template = self._keys.template(self._entries, wanted.call, wanted.unproven)
-        if template is None or template.captured is None:
-            return None
-        peak_bytes = template.peak_bytes_for(site.target.inputs)
-        self._make_room(site, peak_bytes)
-        return capture_like(
-            template.captured,
-            site.target,
-            site.graph_pool,
-            tolerance=self._tolerance,
-            peak_bytes=peak_bytes,
-        )
-
-    def _captured_anew(self, site: _Site, code: Compiled | None, timed: bool) -> CapturedGraph:
         extends, static_inputs = site.extended or (None, None)
         together = self.together
         agree = None if together is None or together.mode == "split" else together.agree
@@ -551,6 +535,13 @@ class Builder:
             rebind=frozenset() if agree else self._rebindable(site),
             agree=agree,
         )
+        # What is timed has to know the way back to the state of now.
+        if wanted.extends is None and code is None and not timed:
+            template = self._keys.template(self._entries, wanted.call, wanted.unproven)
+            if template is not None and template.captured is not None:
+                found = capture_like(template.captured, site.target, options, site.graph_pool)
+                if found is not None:
+                    return found
         return capture(
             site.target, options, site.graph_pool, extends=extends, static_inputs=static_inputs
         )

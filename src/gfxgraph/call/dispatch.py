@@ -38,7 +38,7 @@ from .builder import Builder
 from .entries import Entries
 from .entry import Entry, Refusal
 from .first_call import FirstCalls
-from .key import Call, describe_key, no_graph_now
+from .key import Call, alike, describe_key, no_graph_now
 from .layout import LayoutKey
 from .lifted import fast_path_of, lifted_call, state_on_host
 from .narrow import ObjectArguments
@@ -763,7 +763,7 @@ class Exact:
     Attributes:
         kinds: how many kinds of calls there are; 0: nobody knows.
         layout: see :class:`~gfxgraph.call.builder.Keys`.
-        objects: the same.
+        objects, templates: the same.
     """
 
     kinds = 0
@@ -772,6 +772,7 @@ class Exact:
         self.shares_inputs = shares_inputs
         self.layout = LayoutKey()
         self.objects: ObjectArguments = ObjectArguments()
+        self.templates: dict[Any, Any] = {}
 
     def answer(self, dispatcher: Dispatcher, call: Call) -> Any:
         """Hand a call to :meth:`Dispatcher.answer`, after what is to be done before."""
@@ -848,7 +849,10 @@ class Exact:
 
     def template(self, entries: Entries, call: Call, unproven: bool = False) -> Entry | None:
         """A graph for other sizes, after which that of a call can be captured."""
-        return None
+        found = entries.get(self.templates.get(alike(self.key_of(call))))
+        if not isinstance(found, Entry) or found.captured is None or not found.captured.plain:
+            return None
+        return None if found.unproven and not unproven else found
 
     def fast_paths(self, order: Sequence[Entry | Refusal]) -> tuple[FastPath, Sequence[Any]]:
         """The fast path to try first, and the entries to try next.
@@ -862,6 +866,7 @@ class Exact:
         """Forget all that was learned of the callable."""
         self.layout.forget()
         self.objects.forget()
+        self.templates.clear()
 
     def stats(self, known: GraphedStats) -> GraphedStats:
         """The statistics, with those of the strategy."""

@@ -309,13 +309,6 @@ class Entry:
                 if storage_key(static) in written
             }
 
-    def peak_bytes_for(self, static_inputs: Sequence[torch.Tensor]) -> int:
-        """The memory that eager execution takes for other inputs, if it grows as they do."""
-        if self.captured is None:
-            return 0
-        input_bytes = sum(map(bytes_of, static_inputs))
-        return self.captured.peak_bytes * input_bytes // max(1, self._input_bytes)
-
     def input_storages(self) -> Iterator[tuple[int, int]]:
         """Storage key and bytes of each static input."""
         return ((storage_key(s), s.untyped_storage().nbytes()) for s in self._static_inputs)

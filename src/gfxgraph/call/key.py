@@ -28,6 +28,7 @@ __all__ = [
     "MODES_LEFT",
     "SEEN_BY_CHECK",
     "Call",
+    "alike",
     "conditions",
     "describe_key",
     "key_of",
@@ -156,6 +157,12 @@ def key_of(
         (shared, twice) if shared or twice else None,
         tuple(Const(value) for _, _, value in conditions(fn)),
     )
+
+
+def alike(key: Any) -> Any:
+    """The part of a key that is the same for all sizes."""
+    spec, tensors, shared, conditions = key
+    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), shared, conditions
 
 
 MODES_LEFT = (

@@ -19,9 +19,10 @@ import torch
 from ..errors import CaptureError, VerificationError, one_line
 from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
+from ..interpose.host_reads import HostReads
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import Source
-from ..record.collectives import held_in_graphs, refused, together
+from ..record.collectives import Issued, held_in_graphs, refused, together
 from ..record.effects import Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain, some
 from ..record.journal import Journal
@@ -32,17 +33,17 @@ from .captured import CapturedGraph
 from .compare import Tolerance, difference, require_equal, rounding
 from .fallbacks import capture_with_fallbacks, lower, reads_often
 from .first_call import one_shots_before, raise_if_moved
+from .guard import Guard
 from .lift import EffectsError, lift_among
 from .locks import inside_gfxgraph
 from .lookups import REGISTERED
 from .lowering import OutgrownError, Ways
 from .pool import GraphPool
-from .reads import Reads
 from .rebinding import prove
-from .rollback import Snapshot, only_computes
+from .rollback import Snapshot
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
-from .torch_settings import deciding, of_autograd
+from .torch_settings import Settings, deciding, of_autograd
 from .warm_up import WarmedUp, report_line, warm_up
 from .witness import witness
 
@@ -185,61 +186,45 @@ def capture(
 def capture_like(
     template: CapturedGraph,
     target: Target,
+    options: CaptureOptions,
     graph_pool: GraphPool,
-    *,
-    tolerance: Tolerance | None,
-    peak_bytes: int,
 ) -> CapturedGraph | None:
-    """Capture a function that was captured before for inputs of another size.
+    """Capture a function that was captured before, for tensors of other sizes.
 
-    A single eager run takes the place of warm-up and recording: it has to use the tensors that
-    ``template`` uses and no others, write to nothing, draw nothing, and leave Python as it is.
-    Static inputs are shared with the other graphs of the pool.
+    One recorded run takes the place of warm-up, and the guard of ``template`` watches this graph as
+    well. So that run may only compute, and may rely on nothing that ``template`` does not rely on:
+    what it reads in Python, its tensors from outside, its locks, and the settings of torch that
+    decide for its operators.
 
     Args:
         template: what was captured before; it is plain.
         target: the function and its arguments.
-        graph_pool: as for :func:`capture`.
-        tolerance: how far the first replay may be from eager; ``None``: do not compare.
-        peak_bytes: what it takes in eager execution, as far as can be told.
+        options: as for :func:`capture`.
+        graph_pool: likewise.
 
     Returns:
         The graph; ``None`` where anything was not as expected, with nothing changed: capture it
         the long way, which finds out what it is.
     """
-    device, index = graph_pool.device, graph_pool.index
-    session = CaptureSession(target, graph_pool, Snapshot.take(device, index, {}))
-    stores = None if template.state is None else template.state.stores
-    reads = Reads(target.roots, session.given, stores=stores)
-    reads.keeps_values = False  # they are compared with the places of the template
-    sample: list[torch.Tensor] = []
-    captured: CapturedGraph | None = None
+    state = template.state
+    if state is None or not template.guard.holds() or state.changes(registries=False):
+        return None  # something that the function reaches is another object now
+    if options.agree is not None:
+        return None  # ranks go the same way, and the long one is open to all of them
+    before = Snapshot.take(
+        graph_pool.device, graph_pool.index, {}, graph_pool.on_stream, python=state
+    )
+    journal = Journal.of_the_call(witness)
+    session = CaptureSession(target, graph_pool, before, journal)
     try:
-        with only_computes(template, device, index, session.given) as watching:
-            with graph_pool.on_stream(), watching, reads.recording():
-                outputs = target.function()
-            reads.require_seen()
-            known = reads.places.keys() <= template.guard.places().keys()
-            if not known or not reads.may_not_be_given() <= template.stored:
-                raise Unexpected("the function reads other Python state")
-            if not reads.locks.keys() <= set(map(address, template.locks)):
-                raise Unexpected("the function takes another lock")
-            session.static_inputs = graph_pool.shared_inputs(session.inputs)
-            traced = session.trace(listen=False)
-        if tolerance is not None:
-            got = session.first_replay()
-            require_equal(got, (outputs, []), functools.partial(difference, tolerance=tolerance))
-            sample = got[0]
-        captured = dataclasses.replace(
-            template,
-            root=traced.root,
-            last=traced.last,
-            pool_bytes=traced.pool_bytes,
-            peak_bytes=peak_bytes,
-            sample=sample,
-            launch_ns=traced.launch_ns,
-            returned_again=_the_same(traced.last.outputs, outputs),
-        )
+        _refuse_as_found(before, target, journal)
+        with (
+            session.rolled_back(),
+            inside_gfxgraph(),
+            without_graphs_of_inductor(),
+            refused() as issued,
+        ):
+            return _captured_like(template, session, options, issued)
     except (Exception, Unexpected) as error:
         if interrupt_in(error):
             raise
@@ -247,12 +232,98 @@ def capture_like(
         log(logging.DEBUG, "not_alike", because=one_line(error))
         if isinstance(error, Failed):
             graph_pool.renew_pool()
-    finally:
-        if captured is None:
-            session.inputs[:] = session.given
-            if session.traced is not None:
-                session.traced.undo()
-    return captured
+        session.inputs[:] = session.given
+    return None
+
+
+def _captured_like(
+    template: CapturedGraph, session: CaptureSession, options: CaptureOptions, issued: Issued
+) -> CapturedGraph:
+    """See :func:`capture_like`.
+
+    Raises:
+        Exception: it cannot be captured like that.
+    """
+    with session.pool.on_stream():
+        recording, outputs = session.record(keeps_values=False)
+    _require_alike(template, session, recording, issued)
+    eager = WarmedUp(
+        outputs,
+        recording,
+        outputs,
+        written=[],
+        states=session.before.host.states(),
+        uncompiled=None,
+        uncompiled_states={},
+        reads=HostReads(session.pool.device.type),
+        state=session.before.python,
+        draws_random_numbers=False,
+    )
+    if options.tolerance is not None:
+        session.judge = functools.partial(difference, tolerance=options.tolerance)
+    _compare_runs(session, eager, options.tolerance)
+    options.admit(recording.peak_bytes)
+    if options.share_inputs and _can_share_inputs(session, eager):
+        session.static_inputs = session.pool.shared_inputs(session.inputs)
+    session.keeps_graph = bool(options.rebind)
+    session.trace(listen=False)
+    sample = _verify_first_replay(session, eager)
+    rebinding, how = prove(session, options.rebind, draws=False)
+    session.before.host.check_still()
+    _refuse_locks(session, None)
+    _require_unchanged(template, session)
+    captured = _captured(session, eager, None, template.guard)
+    return dataclasses.replace(
+        captured, sample=sample, rebinding=rebinding, report=[*captured.report, *how]
+    )
+
+
+def _require_alike(
+    template: CapturedGraph, session: CaptureSession, recording: Recording, issued: Issued
+) -> None:
+    """Raise if a run did more than compute, or relies on what ``template`` does not.
+
+    Raises:
+        Unexpected: it did.
+    """
+    reads, guard, objects = session.reads, template.guard, session.target.objects
+    static = set(map(storage_key, session.inputs))
+    outside = {*recording.outside, *map(storage_key, recording.unseen)}
+    held = {(address(tensor), name) for tensor, name, _ in guard.watched_held()}
+    leaves = set(map(address, guard.watched_hooks()))
+    computes = _only_computed(session, recording, session.before.host.draws())
+    settings = _settings(session, recording).keys()
+    for is_other, what in (
+        (not computes or bool(issued.groups), "does more than compute"),
+        (reads.is_doubtful, "has frames of which not all was seen"),
+        (recording.asks_capturing, "asks whether a capture is underway"),
+        (bool(recording.host_reads), "reads values on the host"),
+        (recording.autograd > template.autograd, "lets autograd take part"),
+        (recording.differentiates > template.differentiates, "runs backward passes"),
+        (not reads.places.keys() <= guard.places().keys(), "reads other Python state"),
+        (not reads.may_not_be_given() <= template.stored, "stores in other Python state"),
+        (bool(objects) and objects.leaves_out(objects.read), "reads its arguments in part"),
+        (not reads.locks.keys() <= set(map(address, template.locks)), "takes another lock"),
+        (not outside - static <= template.outside.keys(), "uses another tensor"),
+        (not {(address(t), n) for t, n, _ in recording.held} <= held, "asks other tensors"),
+        (not set(map(address, recording.leaves)) <= leaves, "reaches other leaves"),
+        (not settings <= guard.settings.keys(), "has other operators"),
+        (bool(session.before.python.missed()), "keeps results by the objects it is given"),
+    ):
+        if is_other:
+            raise Unexpected(f"the function {what}")
+    _require_unchanged(template, session)
+
+
+def _require_unchanged(template: CapturedGraph, session: CaptureSession) -> None:
+    """Raise if a run has changed something in Python.
+
+    Raises:
+        Unexpected: it has.
+    """
+    changes = session.before.python.changes(registries=False)
+    if changes or not template.guard.holds():
+        raise Unexpected(f"the function changes {some(changes) or 'what it reads'}")
 
 
 def _let_the_device_decide(
@@ -443,13 +514,27 @@ def _can_share_inputs(session: CaptureSession, eager: WarmedUp) -> bool:
     return not (eager.recording.breaks() or written & set(map(storage_key, session.inputs)))
 
 
+def _settings(session: CaptureSession, recording: Recording) -> Settings:
+    """The settings of torch that decide what a recorded run computes."""
+    kernels = None if session.reads.asks_settings else recording.kernels
+    settings = deciding(kernels, session.pool.device.kind == "emulated")
+    return settings | of_autograd() if recording.autograd else settings
+
+
 def _captured(
-    session: CaptureSession, eager: WarmedUp, extends: CapturedGraph | None
+    session: CaptureSession,
+    eager: WarmedUp,
+    extends: CapturedGraph | None,
+    guard: Guard | None = None,
 ) -> CapturedGraph:
-    """The captured graphs of ``session``, as a path of ``extends`` if there is one."""
+    """The captured graphs of ``session``, as a path of ``extends`` if there is one.
+
+    ``guard``: what watches all that they rely on. Default: a new one does.
+    """
     recording, traced, host = eager.recording, session.traced, session.before.host
     assert traced is not None
     device, compiled = session.pool.device, session.target.compiled
+    draws = eager.draws_random_numbers
     static = {storage_key(tensor) for tensor in (*session.inputs, *session.given)}
     early = recording.written_before_the_last_break() - static
     if device.kind == "emulated":  # where any operator may raise, also after the last break
@@ -465,11 +550,7 @@ def _captured(
         {(address(t), name): (t, name, value) for t, name, value in recording.held}.values()
     )
     leaves = {address(t): t for t in recording.leaves if storage_key(t) not in static}
-    settings = deciding(
-        None if session.reads.asks_settings else recording.kernels, device.kind == "emulated"
-    )
-    if recording.autograd:
-        settings |= of_autograd()
+    settings = _settings(session, recording)
     if extends is not None:
         outside = extends.outside | outside
         leaves |= {address(t): t for t in extends.guard.watched_hooks()}
@@ -486,7 +567,8 @@ def _captured(
         saves_generator=recording.draws and bool(recording.breaks()),
         generators=host.used,
         calls_user=any(e.point.rule in ("collective", "no-graph") for e in recording.events),
-        guard=eager.state.guard(
+        guard=guard
+        or eager.state.guard(
             outside,
             folded_from,
             session.reads,
@@ -496,10 +578,10 @@ def _captured(
             None if extends is None else extends.guard,
         ),
         pool_bytes=traced.pool_bytes,
-        draws_random_numbers=eager.draws_random_numbers,
+        draws_random_numbers=draws,
         report=_report(eager, compiled or holds_compiled),
         peak_bytes=recording.peak_bytes,
-        state=eager.state if _only_computed(session, eager) else None,
+        state=eager.state if _only_computed(session, recording, draws) else None,
         compiled=compiled,
         code=compiled_code() if holds_compiled else [],
         not_compiled=session.not_compiled,
@@ -537,15 +619,14 @@ def _report(eager: WarmedUp, is_compiled: bool) -> list[str]:
     return list(dict.fromkeys((*map(report_line, shown), *by_host, *eager.not_lowered)))
 
 
-def _only_computed(session: CaptureSession, eager: WarmedUp) -> bool:
+def _only_computed(session: CaptureSession, recording: Recording, draws: bool) -> bool:
     """Whether nothing was folded, written, drawn, or worth a note."""
-    recording = eager.recording
     return not (
         recording.events
         or session.lowering is not None
         or recording.notes
         or len(session.before.memory)
-        or eager.draws_random_numbers
+        or draws
         or not session.before.host.is_plain
         or session.target.compiled
         or recording.compiles

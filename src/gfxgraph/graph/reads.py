@@ -264,7 +264,7 @@ class Reads(Alike):
                 self._refuse("gfxgraph does not know where this Python keeps variables")
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
-                before = Namespaces(self.closed) if self.keeps_values else None
+                before = Namespaces(self.closed, modules=self.keeps_values)
                 lift = lift_among(list(self.roots.values()))
                 written = () if lift is None else lift.slots.values()
                 older = {address(owner_of(slot.container)) for slot in written}

@@ -32,7 +32,7 @@ from .reads import Reads
 from .state import PythonState
 from .stores import Stores
 
-__all__ = ["Snapshot", "only_computes", "run_and_roll_back"]
+__all__ = ["Snapshot", "run_and_roll_back"]
 
 
 @dataclass
@@ -59,6 +59,7 @@ class Snapshot:
         index: int,
         roots: dict[str, object],
         on_stream: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        python: PythonState | None = None,
     ) -> Snapshot:
         """The state of now.
 
@@ -67,8 +68,10 @@ class Snapshot:
             index: which one of its kind.
             roots: the Python objects that the function reaches, by name.
             on_stream: enters the stream of the runs. Default: the current one.
+            python: that of the Python objects, where it is known. Default: it is taken anew.
         """
-        python = PythonState(roots, stores=Stores())
+        if python is None:
+            python = PythonState(roots, stores=Stores())
         host = HostState(device, index, python.stateful, python.stores)
         memory = UndoLog()
         assert python.stores is not None
@@ -125,7 +128,7 @@ def run_and_roll_back(
     is_alone = is_only_thread()
     if template is not None and template.plain and is_alone:
         try:
-            with only_computes(template, device, index, inputs) as watching, watching:
+            with _only_computes(template, device, index, inputs):
                 result = function(*args, **kwargs)
             return result, False
         except Unexpected as surprise:
@@ -167,15 +170,13 @@ def run_and_roll_back(
 
 
 @contextmanager
-def only_computes(
+def _only_computes(
     template: CapturedGraph,
     device: Device,
     index: int,
     inputs: Sequence[torch.Tensor],
-) -> Iterator[AbstractContextManager[Any]]:
+) -> Iterator[None]:
     """Let a function run that only computed when ``template`` was captured, and see that it does.
-
-    Yields what looks at the operations; the first run goes on in there.
 
     Args:
         template: what was captured of it.
@@ -204,7 +205,8 @@ def only_computes(
 
     with inside_gfxgraph(), side_effects(effect), uncompiled, refused() as issued:
         try:
-            yield mode
+            with mode:
+                yield
         finally:
             if uncompiled.asked:
                 more.append("calls what is to be compiled")

@@ -893,7 +893,12 @@ def test_buckets_after_the_first_copy_no_variables_of_torch_and_python(device, m
     copies = []
     copy_all = Namespaces.__init__
     monkeypatch.setattr(
-        Namespaces, "__init__", lambda self, objects: (copies.append(1), copy_all(self, objects))[0]
+        Namespaces,
+        "__init__",
+        lambda self, objects, modules: (
+            copies.extend([1] * modules),
+            copy_all(self, objects, modules),
+        )[1],
     )
 
     def copies_for(buckets):

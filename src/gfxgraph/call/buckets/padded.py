@@ -41,7 +41,7 @@ from .sized import SizedReplays, shapes_of
 from .sizes import Buckets, SizedCall
 from .stats import PoolStats
 from .traffic import suggest_buckets
-from .verdicts import Case, Verdicts, alike, runner
+from .verdicts import Case, Verdicts, runner
 
 __all__ = ["Padded", "new_dispatcher"]
 
@@ -81,8 +81,6 @@ class Padded(Exact):
         self._timed = timing.timed_always(name, self._sized.fast_path, NO_MATCH)
         self._lock = new_lock()
         self._traffic: Counter[tuple[int, ...]] = Counter()
-        #: By what calls of all sizes have in common: the key of a graph to capture others after.
-        self._templates: dict[Any, Any] = {}
         self._captured_for: set[tuple[torch.dtype, ...]] = set()
         #: Of a size: what it asks for, and what is computed.
         self._elements: dict[tuple[int, ...], tuple[int, int]] = {}
@@ -103,7 +101,7 @@ class Padded(Exact):
         """Forget graphs, verdicts and traffic."""
         with self._lock:
             self._sized.forget()
-            self._templates.clear()
+            self.templates.clear()
             self._verdicts.forget()
             self._captured_for.clear()
             self._traffic = Counter()
@@ -326,13 +324,6 @@ class Padded(Exact):
         judge = functools.partial(self._judge, entries, case, unproven)
         return Wanted(padded, request.key, changes, called=called, judge=judge, unproven=unproven)
 
-    def template(self, entries: Entries, call: Call, unproven: bool = False) -> Entry | None:
-        """The last graph of another size, where the function only computes."""
-        found = entries.get(self._templates.get(alike(self.key_of(call))))
-        if not isinstance(found, Entry) or found.captured is None or not found.captured.plain:
-            return None
-        return None if found.unproven and not unproven else found
-
     def _judge(self, entries: Entries, case: Case, unproven: bool, entry: Entry) -> None:
         template = self.template(entries, case.padded, unproven)
         if template is not None:  # a graph that was made after another one has no recording
@@ -352,8 +343,6 @@ class Padded(Exact):
             _has_gaps(cut(outputs[n], entry.carried[n], fewer), outputs[n]) for n in entry.linked
         ):
             raise CaptureError(_LINKED)
-        if entry.captured is not None and entry.captured.plain:
-            self._templates[alike(case.key)] = case.key
 
     def prepare_all(
         self,

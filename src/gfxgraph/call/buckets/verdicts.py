@@ -23,13 +23,14 @@ from ...interpose.interrupts import interrupt_in
 from ...record.effects import UndoLog, storage_key
 from ...record.recorder import Recording
 from ..entry import Entry
+from ..key import alike
 from ..replay import NO_MATCH
 from ..signature import flatten
 from .made import made_like
 from .rows import Judge, Ran, Runner, carried_by, pieces_differ, tells_apart
 from .sizes import Buckets, SizedCall
 
-__all__ = ["Case", "Verdicts", "alike", "runner"]
+__all__ = ["Case", "Verdicts", "runner"]
 
 
 @dataclass
@@ -210,12 +211,6 @@ class Verdicts:
                     known[name] = f"it raises {type(error).__name__}: {error}"
         different = known[name]
         return None if different is None else f'larger="split": {different}'
-
-
-def alike(key: Any) -> Any:
-    """The part of a key that is the same for all sizes."""
-    spec, tensors, shared, conditions = key
-    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), shared, conditions
 
 
 def runner(captured: CapturedGraph | None) -> Runner:
