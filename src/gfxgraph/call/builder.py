@@ -32,7 +32,7 @@ from .entries import Entries
 from .entry import SHARED, Entry, Refusal
 from .faster import NotWorthIt, device_is_faster, graph_of_compiled, note_not_compiled
 from .held import Held
-from .key import Call, alike, describe_key, what_moved
+from .key import Call, describe_key, what_moved, without_sizes
 from .layout import LayoutKey
 from .narrow import Mask, ObjectArguments
 from .options import Options
@@ -252,8 +252,8 @@ class Builder:
             call = self._keys.objects.narrow(call, entry.mask)
             key = self._keys.key_of(call)
             self._keys.objects.know(entry.mask, key)
-        if entry.captured is not None and entry.captured.plain:
-            self._keys.templates[alike(key)] = key
+        if entry.captured is not None and entry.captured.state is not None:
+            self._keys.templates[without_sizes(key)] = key
         if wanted.unproven:
             entry.unproven = True
         else:

@@ -38,7 +38,7 @@ from .builder import Builder
 from .entries import Entries
 from .entry import Entry, Refusal
 from .first_call import FirstCalls
-from .key import Call, alike, describe_key, no_graph_now
+from .key import Call, describe_key, no_graph_now, without_sizes
 from .layout import LayoutKey
 from .lifted import fast_path_of, lifted_call, state_on_host
 from .narrow import ObjectArguments
@@ -849,8 +849,8 @@ class Exact:
 
     def template(self, entries: Entries, call: Call, unproven: bool = False) -> Entry | None:
         """A graph for other sizes, after which that of a call can be captured."""
-        found = entries.get(self.templates.get(alike(self.key_of(call))))
-        if not isinstance(found, Entry) or found.captured is None or not found.captured.plain:
+        found = entries.get(self.templates.get(without_sizes(self.key_of(call))))
+        if not isinstance(found, Entry) or found.captured is None or found.captured.state is None:
             return None
         return None if found.unproven and not unproven else found
 

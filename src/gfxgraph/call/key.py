@@ -28,7 +28,6 @@ __all__ = [
     "MODES_LEFT",
     "SEEN_BY_CHECK",
     "Call",
-    "alike",
     "conditions",
     "describe_key",
     "key_of",
@@ -36,6 +35,7 @@ __all__ = [
     "taken_apart",
     "unsuitable_for_graph",
     "what_moved",
+    "without_sizes",
 ]
 
 
@@ -159,10 +159,11 @@ def key_of(
     )
 
 
-def alike(key: Any) -> Any:
-    """The part of a key that is the same for all sizes."""
+def without_sizes(key: Any) -> Any:
+    """The part of a key that has nothing to do with sizes, nor with how tensors lie in memory."""
     spec, tensors, shared, conditions = key
-    return spec, tuple((len(shape), *rest) for shape, *rest in tensors), shared, conditions
+    kinds = ((len(shape), *kind[:2], *kind[5:]) for shape, *kind in tensors)
+    return spec, tuple(kinds), shared, conditions
 
 
 MODES_LEFT = (

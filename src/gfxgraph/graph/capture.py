@@ -31,7 +31,7 @@ from ..stats import log
 from . import raw
 from .captured import CapturedGraph
 from .compare import Tolerance, difference, require_equal, rounding
-from .fallbacks import capture_with_fallbacks, lower, reads_often
+from .fallbacks import capture_with_fallbacks, lower, reads_often, trace_lightly
 from .first_call import one_shots_before, raise_if_moved
 from .guard import Guard
 from .lift import EffectsError, lift_among
@@ -44,7 +44,15 @@ from .rollback import Snapshot
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
 from .torch_settings import Settings, deciding, of_autograd
-from .warm_up import WarmedUp, report_line, warm_up
+from .warm_up import (
+    WarmedUp,
+    first_call_counts,
+    must_record_again,
+    refuse_effects,
+    report_line,
+    varying,
+    warm_up,
+)
 from .witness import witness
 
 __all__ = ["CaptureOptions", "capture", "capture_like"]
@@ -206,13 +214,15 @@ def capture_like(
         The graph; ``None`` where anything was not as expected, with nothing changed: capture it
         the long way, which finds out what it is.
     """
-    state = template.state
-    if state is None or not template.guard.holds() or state.changes(registries=False):
-        return None  # something that the function reaches is another object now
-    if options.agree is not None:
-        return None  # ranks go the same way, and the long one is open to all of them
+    # Ranks go the same way, and the long one is open to all of them.
+    if target.is_lifted or options.agree is not None or not template.guard.holds():
+        return None
     before = Snapshot.take(
-        graph_pool.device, graph_pool.index, {}, graph_pool.on_stream, python=state
+        graph_pool.device,
+        graph_pool.index,
+        target.roots,
+        graph_pool.on_stream,
+        None if template.state is None else template.state.again(),
     )
     journal = Journal.of_the_call(witness)
     session = CaptureSession(target, graph_pool, before, journal)
@@ -226,6 +236,7 @@ def capture_like(
         ):
             return _captured_like(template, session, options, issued)
     except (Exception, Unexpected) as error:
+        session.reads.put_back(before.python)
         if interrupt_in(error):
             raise
         # Met again, and explained, on the long way.
@@ -244,34 +255,43 @@ def _captured_like(
     Raises:
         Exception: it cannot be captured like that.
     """
-    with session.pool.on_stream():
-        recording, outputs = session.record(keeps_values=False)
+    host = session.before.host
+    with session.pool.on_stream(), host.standing_still():
+        recording, outputs = session.record()
+    refuse_effects(session)
+    session.varying = varying(session, recording)
     _require_alike(template, session, recording, issued)
+    first = session.target.first_outputs
+    if session.reads.asks_who_watches or (
+        first is not None and not first_call_counts(session, recording, outputs)
+    ):
+        raise Unexpected("the function may do something else where nobody watches")
     eager = WarmedUp(
         outputs,
         recording,
         outputs,
         written=[],
-        states=session.before.host.states(),
+        states=host.states(),
         uncompiled=None,
         uncompiled_states={},
         reads=HostReads(session.pool.device.type),
         state=session.before.python,
-        draws_random_numbers=False,
+        draws_random_numbers=host.draws(),
     )
     if options.tolerance is not None:
         session.judge = functools.partial(difference, tolerance=options.tolerance)
-    _compare_runs(session, eager, options.tolerance)
     options.admit(recording.peak_bytes)
     if options.share_inputs and _can_share_inputs(session, eager):
         session.static_inputs = session.pool.shared_inputs(session.inputs)
     session.keeps_graph = bool(options.rebind)
-    session.trace(listen=False)
+    trace_lightly(session, recording)
+    session.rewind()
     sample = _verify_first_replay(session, eager)
-    rebinding, how = prove(session, options.rebind, draws=False)
-    session.before.host.check_still()
+    rebinding, how = prove(session, options.rebind, eager.draws_random_numbers)
+    host.check_still()
     _refuse_locks(session, None)
-    _require_unchanged(template, session)
+    _refuse_unsettled(session)
+    _refuse_changed(session)
     captured = _captured(session, eager, None, template.guard)
     return dataclasses.replace(
         captured, sample=sample, rebinding=rebinding, report=[*captured.report, *how]
@@ -287,17 +307,18 @@ def _require_alike(
         Unexpected: it did.
     """
     reads, guard, objects = session.reads, template.guard, session.target.objects
+    device, python = session.pool.device, session.before.python
     static = set(map(storage_key, session.inputs))
     outside = {*recording.outside, *map(storage_key, recording.unseen)}
     held = {(address(tensor), name) for tensor, name, _ in guard.watched_held()}
     leaves = set(map(address, guard.watched_hooks()))
-    computes = _only_computed(session, recording, session.before.host.draws())
     settings = _settings(session, recording).keys()
+    folded = recording.sources_of_folds()
     for is_other, what in (
-        (not computes or bool(issued.groups), "does more than compute"),
+        (not _leaves_nothing(session, recording) or bool(issued.groups), "does more than compute"),
         (reads.is_doubtful, "has frames of which not all was seen"),
-        (recording.asks_capturing, "asks whether a capture is underway"),
-        (bool(recording.host_reads), "reads values on the host"),
+        (not folded <= guard.watched_values().keys(), "reads other values on the host"),
+        (must_record_again(recording, session.varying, device), "reads what may vary on the host"),
         (recording.autograd > template.autograd, "lets autograd take part"),
         (recording.differentiates > template.differentiates, "runs backward passes"),
         (not reads.places.keys() <= guard.places().keys(), "reads other Python state"),
@@ -308,22 +329,11 @@ def _require_alike(
         (not {(address(t), n) for t, n, _ in recording.held} <= held, "asks other tensors"),
         (not set(map(address, recording.leaves)) <= leaves, "reaches other leaves"),
         (not settings <= guard.settings.keys(), "has other operators"),
-        (bool(session.before.python.missed()), "keeps results by the objects it is given"),
+        (bool(python.changes() or reads.changes()), "changes something in Python"),
+        (bool(python.missed()), "keeps results by the objects it is given"),
     ):
         if is_other:
             raise Unexpected(f"the function {what}")
-    _require_unchanged(template, session)
-
-
-def _require_unchanged(template: CapturedGraph, session: CaptureSession) -> None:
-    """Raise if a run has changed something in Python.
-
-    Raises:
-        Unexpected: it has.
-    """
-    changes = session.before.python.changes(registries=False)
-    if changes or not template.guard.holds():
-        raise Unexpected(f"the function changes {some(changes) or 'what it reads'}")
 
 
 def _let_the_device_decide(
@@ -557,6 +567,7 @@ def _captured(
         folded_from |= extends.guard.watched_values()
         held += extends.guard.watched_held()
     regions = session.before.memory.regions()
+    leaves_nothing = _leaves_nothing(session, recording)
     holds_compiled = recording.compiles and not session.not_compiled and device.kind != "emulated"
     captured = CapturedGraph(
         traced.root,
@@ -581,7 +592,8 @@ def _captured(
         draws_random_numbers=draws,
         report=_report(eager, compiled or holds_compiled),
         peak_bytes=recording.peak_bytes,
-        state=eager.state if _only_computed(session, recording, draws) else None,
+        state=eager.state if leaves_nothing else None,
+        plain=leaves_nothing and not (recording.events or recording.notes or draws),
         compiled=compiled,
         code=compiled_code() if holds_compiled else [],
         not_compiled=session.not_compiled,
@@ -619,15 +631,14 @@ def _report(eager: WarmedUp, is_compiled: bool) -> list[str]:
     return list(dict.fromkeys((*map(report_line, shown), *by_host, *eager.not_lowered)))
 
 
-def _only_computed(session: CaptureSession, recording: Recording, draws: bool) -> bool:
-    """Whether nothing was folded, written, drawn, or worth a note."""
+def _leaves_nothing(session: CaptureSession, recording: Recording) -> bool:
+    """Whether a run only computes, from tensors, constants of the host and random numbers."""
     return not (
-        recording.events
+        any(not event.is_of_the_host for event in recording.events)
+        or any(note.rule != "random" for note in recording.notes)
         or session.lowering is not None
-        or recording.notes
         or len(session.before.memory)
-        or draws
-        or not session.before.host.is_plain
+        or session.before.host.one_shots
         or session.target.compiled
         or recording.compiles
     )

@@ -44,8 +44,10 @@ class CapturedGraph:
         report: what was folded and where the host takes over, a sentence each.
         peak_bytes: bytes of the device that eager execution took at most for what it makes.
         sample: the outputs of the first replay, if there was one.
-        state: what Python held then, if the function only computes: nothing was folded, written,
-            drawn, or worth a note.
+        state: what Python held then, if the function only computes, from tensors, constants of the
+            host and random numbers: other sizes can be captured after this one.
+        plain: whether it only computes from tensors: nothing was folded, written, drawn, or worth a
+            note.
         compiled: whether what it holds is compiled code.
         code: compiled code that it uses, kept for as long as it lives.
         not_compiled: why code that the function has compiled is in the graph uncompiled.
@@ -92,6 +94,7 @@ class CapturedGraph:
     report: list[str]
     peak_bytes: int = 0
     state: PythonState | None = None
+    plain: bool = False
     sample: list[torch.Tensor] = dataclasses.field(default_factory=list)
     compiled: bool = False
     code: list[object] = dataclasses.field(default_factory=list)
@@ -124,11 +127,6 @@ class CapturedGraph:
             self.graft.child.reset()
 
     @property
-    def plain(self) -> bool:
-        """Whether the function only computes."""
-        return self.state is not None
-
-    @property
     def outputs(self) -> list[torch.Tensor]:
         """The tensors that the function returned while it was captured."""
         return self.last.outputs or []
@@ -158,6 +156,7 @@ class CapturedGraph:
             autograd=self.autograd or path.autograd,
             differentiates=self.differentiates or path.differentiates,
             state=None,
+            plain=False,
             rebinding=None,
             measured=self.measured,
         )

@@ -120,7 +120,7 @@ def capture_with_fallbacks(
         if breaks and not branching:
             raise _refused_branch(breaks[0], eager.recording.decisions)
         try:
-            return _trace_lightly(session, eager.recording, root)
+            return trace_lightly(session, eager.recording, root)
         except Failed as failed:
             session.pool.renew_pool()
             # What is cut at one operator more goes another way than the tree so far: no reason.
@@ -141,8 +141,19 @@ def _refused_branch(event: Event, decisions: list[str]) -> CaptureError:
     return explain(event.point.rule, event.point.what, event.where, f"{more}.")
 
 
-def _trace_lightly(session: CaptureSession, recording: Recording, root: Segment | None) -> Traced:
-    """Capture with as little of us in between as will do."""
+def trace_lightly(
+    session: CaptureSession, recording: Recording, root: Segment | None = None
+) -> Traced:
+    """Capture with as little of us in between as will do.
+
+    Args:
+        session: of the capture.
+        recording: what to follow.
+        root: the tree that it becomes a path of. Default: it is a tree of its own.
+
+    Raises:
+        Failed: it cannot be captured in this way.
+    """
     for only in _lighter_ways(session, recording) if root is None else ():
         session.rewind()
         try:

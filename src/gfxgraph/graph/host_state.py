@@ -174,15 +174,6 @@ class HostState:
             g for key, g in self._used.items() if key in self._drawn.keys() - self._defaults
         )
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing but the generators that every process has."""
-        return (
-            self._drawn.keys() | self._of_host.keys() <= self._defaults
-            and all(source.is_shared for source in self._still)
-            and not len(self.one_shots)
-        )
-
     def rewind(self) -> None:
         """Put back what was advanced."""
         for source in self._all():

@@ -31,13 +31,12 @@ class Namespaces:
 
     Args:
         objects: how containers are reached that belong to objects of closed classes, and these.
-        modules: copy the variables of modules; there are some 2,000. Default ``True``.
     """
 
-    def __init__(self, objects: Iterable[tuple[str, Any]] = (), modules: bool = True) -> None:
+    def __init__(self, objects: Iterable[tuple[str, Any]] = ()) -> None:
         #: By the container: it, and what it holds.
         self._held: dict[int, tuple[Any, Mapping[Any, Any]]] = {}
-        for name, module in sys.modules.copy().items() if modules else ():
+        for name, module in sys.modules.copy().items():
             if name.partition(".")[0] in CLOSED and raw.is_a(module, types.ModuleType):
                 space = raw.attributes(module) or {}
                 self._held[address(space)] = space, space.copy()

@@ -187,12 +187,9 @@ class Reads(Alike):
         older: where objects are that were there before the run, as far as somebody else knows.
         stops: whether to end the run by the refusal, before the instruction that it is about:
             nobody could put back what that does to an object in C.
-        keeps_values: whether the values of the places matter, and not only which they are. For
-            that all variables of torch and of Python are copied before the run.
     """
 
     stops = False
-    keeps_values = True
 
     def __init__(
         self,
@@ -264,7 +261,7 @@ class Reads(Alike):
                 self._refuse("gfxgraph does not know where this Python keeps variables")
             # Callbacks of a collection are not what the function does.
             with no_garbage_collection():
-                before = Namespaces(self.closed, modules=self.keeps_values)
+                before = Namespaces(self.closed)
                 lift = lift_among(list(self.roots.values()))
                 written = () if lift is None else lift.slots.values()
                 older = {address(owner_of(slot.container)) for slot in written}

@@ -153,7 +153,12 @@ def run_and_roll_back(
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
             look(before.memory, recorder.recording)
-        rebound = before.python.replaced()
+            rebound = before.python.replaced()
+            if not rebound and before.python.changes():
+                # It has filled a cache, or each call adds something: then so does the next.
+                filled = PythonState({"the function": function}, stores=before.python.stores)
+                function(*args, **kwargs)
+                rebound = filled.changes()
         rebound += [container.name(key) for container in closed for key in container.changes()]
         if rebound:
             raise CaptureError(
@@ -187,15 +192,15 @@ def _only_computes(
     Raises:
         Unexpected: something is not as it was, or the run did more; that is taken back.
     """
-    state = template.state
+    state = None if template.state is None else template.state.again()
 
     def changed() -> bool:
-        return not template.guard.holds() or bool(state and state.changes(registries=False))
+        return not template.guard.holds() or bool(state and state.changes())
 
     if state is None or changed():
         raise Unexpected("something that the function reaches is another object now")
     mode = KnownTensors((*map(storage_key, inputs), *template.outside))
-    host = HostState(device, index)
+    host = HostState(device, index, state.stateful, state.stores)
     more: list[str] = []
     uncompiled = Uncompiled()
 

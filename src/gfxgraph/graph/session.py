@@ -254,14 +254,11 @@ class CaptureSession:
             found = self.record()
         return found
 
-    def record(
-        self, with_reads: bool = True, keeps_values: bool = True
-    ) -> tuple[Recording, list[torch.Tensor]]:
+    def record(self, with_reads: bool = True) -> tuple[Recording, list[torch.Tensor]]:
         """Run and record; gives the outputs, too.
 
         Args:
             with_reads: record what Python state is read as well, which takes most of the time.
-            keeps_values: see :attr:`~gfxgraph.graph.reads.Reads.keeps_values`.
 
         Raises:
             LayoutError: the function asks how its arguments lie in memory, which is not how its
@@ -275,7 +272,7 @@ class CaptureSession:
             outside = (lambda: recorder.data_reads) if self.repeats else None
             stores = self.before.python.stores
             self.reads = Reads(self.target.roots, fresh, self.target.objects, outside, stores)
-            self.reads.stops, self.reads.keeps_values = True, keeps_values
+            self.reads.stops = True
             if self.lowering is None:
                 self.reads.passages = Passages(recorder)
             self.reads.closed = self.before.python.closed

@@ -283,6 +283,15 @@ class PythonState:
             found.update(address(value) for _, value in container.held)
         return found
 
+    def again(self) -> PythonState | None:
+        """A snapshot of now, for other runs; ``None``: not all that it would hold is as it was."""
+        now, executed = copy.copy(self), executed_now()
+        now.stores = None  # whoever has changed something
+        if now.changes() or (executed and not executed.spaces.keys() <= self._executed.keys()):
+            return None
+        now.stores = Stores()
+        return now
+
     def unguarded_now(self) -> PythonState:
         """A new snapshot of the containers that no guard watches."""
         state = PythonState({}, stores=self.stores)

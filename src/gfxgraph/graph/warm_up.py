@@ -29,7 +29,16 @@ from .lift import EffectsError
 from .session import CaptureSession, cloned
 from .state import PythonState
 
-__all__ = ["WarmedUp", "confirm", "report_line", "warm_up"]
+__all__ = [
+    "WarmedUp",
+    "confirm",
+    "first_call_counts",
+    "must_record_again",
+    "refuse_effects",
+    "report_line",
+    "varying",
+    "warm_up",
+]
 
 
 @dataclass
@@ -79,7 +88,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     states = [python]
     with host.standing_still():
         recording, outputs = session.record()
-    _refuse_effects(session)
+    refuse_effects(session)
     session.repeats = not session.reads.is_doubtful
     if python.changes() or session.reads.changes() or not session.repeats:
         # It may take another way now: that is watched as well, before anything runs unwatched.
@@ -90,15 +99,15 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     _refuse_witnesses(session, recording)
     first_outputs = outputs
     draws, uncompiled_states = host.draws(), host.states()
-    session.varying = _varying(session, recording)
-    if _must_record_again(recording, session.varying, session.pool.device):
+    session.varying = varying(session, recording)
+    if must_record_again(recording, session.varying, session.pool.device):
         # Only now it is known what changes from call to call.
         recording, outputs = session.record_again()
     if session.target.compiled or recording.compiles:
         warmup = max(3, warmup)  # one is recorded, one compiles, and one is as all others will be
     if session.before.memory.lends and warmup == 1:
         warmup = 2  # a run that may write to what the recorded one could only read
-    elif warmup == 2 and _first_call_counts(session, recording, outputs):
+    elif warmup == 2 and first_call_counts(session, recording, outputs):
         warmup = 1
     uncompiled = _uncompiled(session, recording, outputs) if session.target.compiled else None
     generators, reads = uncompiled_states, HostReads(session.pool.device.type)
@@ -129,7 +138,7 @@ def warm_up(session: CaptureSession, warmup: int) -> WarmedUp:
     return eager
 
 
-def _first_call_counts(
+def first_call_counts(
     session: CaptureSession, recording: Recording, outputs: list[torch.Tensor]
 ) -> bool:
     """Whether the first call, which nobody watched, was as good as one more run.
@@ -180,7 +189,7 @@ def _uncompiled(
     return cloned(outputs, session.written)
 
 
-def _refuse_effects(session: CaptureSession) -> None:
+def refuse_effects(session: CaptureSession) -> None:
     """Raise if the first run has written to places in Python that are to be stored again."""
     python = session.before.python
     names, slots = session.reads.put_back(python)
@@ -223,7 +232,7 @@ def _refuse_changes(session: CaptureSession, *states: PythonState) -> None:
         )
 
 
-def _varying(session: CaptureSession, recording: Recording) -> set[int]:
+def varying(session: CaptureSession, recording: Recording) -> set[int]:
     """Storage keys of the tensors from outside whose values cannot be taken for constant."""
     written = {storage_key(region) for region in session.before.memory.regions()}
     # Each call would compare all of it: reading the value, as eager execution does, takes less.
@@ -249,7 +258,7 @@ def _varying(session: CaptureSession, recording: Recording) -> set[int]:
 _MOST_COMPARED = 1 << 20
 
 
-def _must_record_again(recording: Recording, varying: set[int], device: Device) -> bool:
+def must_record_again(recording: Recording, varying: set[int], device: Device) -> bool:
     """Whether the recording was made without knowing of a tensor that varies and matters to it."""
     if not (recording.events or recording.host_reads):
         return False

@@ -19,7 +19,6 @@ import gfxgraph
 from gfxgraph.call.buckets.traffic import padded_work
 from gfxgraph.device import current_device
 from gfxgraph.errors import ArgumentError, MemoryCapError
-from gfxgraph.graph.namespaces import Namespaces
 from tests.helpers.models import Attention, rows, same_net
 from tests.helpers.threads import on_threads
 
@@ -887,26 +886,3 @@ def test_results_of_two_dynamic_dimensions_have_no_gaps(device):
         for _ in range(4):
             for got, expected in zip(pool(x), fn(x), strict=True):
                 assert torch.equal(got, expected) and got.stride() == expected.stride()
-
-
-def test_buckets_after_the_first_copy_no_variables_of_torch_and_python(device, monkeypatch):
-    copies = []
-    copy_all = Namespaces.__init__
-    monkeypatch.setattr(
-        Namespaces,
-        "__init__",
-        lambda self, objects, modules: (
-            copies.extend([1] * modules),
-            copy_all(self, objects, modules),
-        )[1],
-    )
-
-    def copies_for(buckets):
-        copies.clear()
-        pool = gfxgraph.ShapeBucketPool(same_net(device), buckets)
-        pool.capture(rows(device, 8))
-        assert pool.stats().captures == len(buckets)
-        return len(copies)
-
-    with torch.no_grad():
-        assert copies_for([8]) == copies_for([1, 2, 4, 8]) > 0
