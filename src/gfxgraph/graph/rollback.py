@@ -138,10 +138,14 @@ def run_and_roll_back(
     closed = [Container(path, item) for path, item in objects]
     reads = Reads({"the function": function}, inputs, stores=before.python.stores)
     before.host.one_shots.refuse("and is tried with arguments that nobody called it with")
-    recorder = Recorder(
-        device.type, inputs, before.memory, keep_values=True, generators=before.host
-    )
-    try:
+
+    def recorder() -> Recorder:
+        return Recorder(
+            device.type, inputs, before.memory, keep_values=True, generators=before.host
+        )
+
+    @contextmanager
+    def watched(recorder: Recorder) -> Iterator[None]:
         with (
             inside_gfxgraph(),
             no_side_effects(),
@@ -149,16 +153,22 @@ def run_and_roll_back(
             recorder.watching(),
             nullcontext() if is_alone else reads.recording(),
         ):
+            yield
+
+    first = recorder()
+    try:
+        with watched(first):
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
-            look(before.memory, recorder.recording)
-            rebound = before.python.replaced()
-            if not rebound and before.python.changes():
-                # It has filled a cache, or each call adds something: then so does the next.
-                filled = PythonState({"the function": function}, stores=before.python.stores)
+            look(before.memory, first.recording)
+        rebound = before.python.replaced()
+        if not rebound and before.python.changes():
+            # It has filled a cache, or each call adds something: then so does the next.
+            filled = PythonState({"the function": function}, stores=before.python.stores)
+            with watched(recorder()):
                 function(*args, **kwargs)
-                rebound = filled.changes()
+            rebound = filled.changes()
         rebound += [container.name(key) for container in closed for key in container.changes()]
         if rebound:
             raise CaptureError(

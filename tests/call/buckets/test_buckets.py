@@ -556,8 +556,8 @@ def test_a_function_that_counts_in_python_at_some_size_stays_eager_there(device)
     pool = gfxgraph.ShapeBucketPool(counting.step, [2, 4, 8])
     pool.capture(rows(device, 8))
     assert counting.calls == 0 and not counting.sizes
-    (four, two) = pool.stats().fallbacks
-    assert "Counting.calls" in four and "Counting.sizes" in two and pool.stats().captures == 1
+    (eight, four, two) = pool.stats().fallbacks  # the first is judged by a call of two rows
+    assert "sizes" in eight and "Counting.calls" in four and "Counting.sizes" in two
     for count in (4, 4, 2, 2, 2):
         torch.testing.assert_close(pool(rows(device, count)), rows(device, count) * 2)
     assert counting.calls == 2 and len(counting.sizes) == 3
