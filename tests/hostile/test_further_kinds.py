@@ -556,3 +556,12 @@ def test_a_cache_that_smaller_calls_fill_once_does_no_harm(device):
         x = rows(device, count)
         assert torch.equal(pool(x), x * 2)
     assert pool.stats().replays and not pool.stats().fallbacks and cache
+
+
+@torch.no_grad()
+def test_templates_are_bounded_and_hold_nothing_of_a_call(device):
+    graph = gfxgraph.graphed(lambda x, n: x * n)
+    for n in range(200):
+        graph(rows(device, 2), n)
+    kept = graph._dispatcher.strategy.templates
+    assert 0 < len(kept) <= 64

@@ -50,6 +50,8 @@ __all__ = ["MADE_PARAMETER", "NO_WORK", "Builder", "Keys"]
 
 # Captures because something that is no tensor differed between calls, before its key stays eager.
 _MAX_TRIES = 8
+# How many kinds of calls of one callable have a template: those that came last.
+_MAX_TEMPLATES = 64
 
 
 class Keys(Protocol):
@@ -253,7 +255,7 @@ class Builder:
             key = self._keys.key_of(call)
             self._keys.objects.know(entry.mask, key)
         if entry.captured is not None and entry.captured.state is not None:
-            self._keys.templates[without_sizes(key)] = key
+            self._note_template(key)
         if wanted.unproven:
             entry.unproven = True
         else:
@@ -277,6 +279,14 @@ class Builder:
             could_be_lowered = entry.captured is not None and entry.captured.could_be_lowered
             if could_be_lowered and self._ways is not None and not self._ways.measures:
                 self._capture_anew(key, entry, "calls have gone each way, so the device can decide")
+
+    def _note_template(self, key: Any) -> None:
+        """Graphs for other sizes can be captured after the one with this key."""
+        templates = self._keys.templates
+        if not objects_in(key[0]):  # nothing of a call's own is to live on
+            templates[without_sizes(key)] = key
+        while len(templates) > _MAX_TEMPLATES:
+            del templates[next(iter(templates))]
 
     def _the_faster(self, wanted: Wanted, entry: Entry) -> tuple[Wanted, Entry]:
         """Give the captured entry, or one in which the device decides, where that one is faster.

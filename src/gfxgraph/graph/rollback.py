@@ -207,7 +207,7 @@ def _only_computes(
     def changed() -> bool:
         return not template.guard.holds() or bool(state and state.changes())
 
-    if state is None or changed():
+    if state is None or not template.guard.holds():
         raise Unexpected("something that the function reaches is another object now")
     mode = KnownTensors((*map(storage_key, inputs), *template.outside))
     host = HostState(device, index, state.stateful, state.stores)
