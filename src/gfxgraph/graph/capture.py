@@ -205,7 +205,7 @@ def capture_like(
     decide for its operators.
 
     Args:
-        template: what was captured before; it is plain.
+        template: what was captured before; its ``state`` is known.
         target: the function and its arguments.
         options: as for :func:`capture`.
         graph_pool: likewise.
