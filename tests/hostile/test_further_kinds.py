@@ -9,6 +9,7 @@ import functools
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -244,6 +245,24 @@ def changes_of(s: State, n: int) -> None:
         s.weight.requires_grad_(False)
 
 
+def do_as_eager(made: Callable[[], tuple[Any, State]], device: str) -> None:
+    """Call a graphed function and an eager twin of it, and compare what they give and leave."""
+    (eager, one), (fn, other) = made(), made()
+    graph = gfxgraph.graphed(fn)
+    for n, count in enumerate((2, 2, 5, 5, 5, 2, 5, 5, 6, 6, 2)):
+        changes_of(one, n), changes_of(other, n)
+        x = rows(device, count)
+        x = x.t().contiguous().t() if n == 4 else x
+        mine = x.clone(memory_format=torch.preserve_format)
+        random.seed(n), torch.manual_seed(n)
+        expected = outcome(eager, x)
+        random.seed(n), torch.manual_seed(n)
+        same(outcome(graph, mine), expected)
+        same((mine,), (x,))
+        assert getattr(mine, "tag", None) == getattr(x, "tag", None)
+        assert one.shown() == other.shown()
+
+
 @pytest.mark.parametrize("name", sorted(GATED))
 @torch.no_grad()
 def test_what_only_larger_calls_do_is_found_in_them(device, name):
@@ -260,22 +279,8 @@ def test_what_only_larger_calls_do_is_found_in_them(device, name):
 
         return fn, state
 
-    (eager, one), (fn, other) = made(), made()
-    graph = gfxgraph.graphed(fn)
     try:
-        for n, count in enumerate((2, 2, 5, 5, 5, 2, 5, 5, 6, 6, 2)):
-            changes_of(one, n), changes_of(other, n)
-            x = rows(device, count)
-            x = x.t().contiguous().t() if n == 4 else x
-            random.seed(n), torch.manual_seed(n)
-            mine = x.clone(memory_format=torch.preserve_format)
-            expected = outcome(eager, x)
-            random.seed(n), torch.manual_seed(n)
-            same(outcome(graph, mine), expected)
-            same((mine,), (x,))
-            assert getattr(mine, "tag", None) == getattr(x, "tag", None)
-            if act is not _draws_from_its_own:
-                assert one.shown() == other.shown()
+        do_as_eager(made, device)
     finally:
         if "tag" in vars(State):
             del State.tag
@@ -313,20 +318,8 @@ def test_so_it_is_in_a_branch_of_code_that_the_first_kind_has_run(device, name):
         exec(compile(text, __file__, "exec"), space)
         return space["fn"], space["s"]
 
-    (eager, one), (fn, other) = made(), made()
-    graph = gfxgraph.graphed(fn)
     try:
-        for n, count in enumerate((2, 2, 5, 5, 5, 2, 5, 5, 6, 6, 2)):
-            changes_of(one, n), changes_of(other, n)
-            x = rows(device, count)
-            x = x.t().contiguous().t() if n == 4 else x
-            torch.manual_seed(n)
-            mine = x.clone(memory_format=torch.preserve_format)
-            expected = outcome(eager, x)
-            torch.manual_seed(n)
-            same(outcome(graph, mine), expected)
-            same((mine,), (x,))
-            assert one.shown() == other.shown()
+        do_as_eager(made, device)
     finally:
         torch.set_printoptions(profile="default")
 
