@@ -637,6 +637,38 @@ def ctypes_text_buffer():
     return (lambda x: x * len(held.value)), lambda: setattr(held, "value", b"abcde")
 
 
+def _array_made_by(package, of, length):
+    """The class of an array names the module whose code has made it first in this process."""
+    (cls,) = types.FunctionType(_times.__code__, {"__name__": package})(of, length)
+    assert cls.__module__ == package
+    return cls()
+
+
+def _times(of, length):
+    return (of * length,)
+
+
+@case
+def ctypes_text_whose_class_torch_made():
+    held = _array_made_by("torch.cuda", ctypes.c_char, 1201)
+    held.value = b"ab"
+    return (lambda x: x * len(held.value)), lambda: setattr(held, "value", b"abcde")
+
+
+@case
+def ctypes_text_whose_class_gfxgraph_made():
+    held = _array_made_by("gfxgraph.graph.places", ctypes.c_char, 1202)
+    held.value = b"ab"
+    return (lambda x: x * len(held.value)), lambda: setattr(held, "value", b"abcde")
+
+
+@case
+def ctypes_array_whose_class_gfxgraph_made():
+    held = _array_made_by("gfxgraph.graph.places", ctypes.c_float, 1203)
+    held[3] = 2.0
+    return (lambda x: x * held[3]), lambda: held.__setitem__(3, 5.0)
+
+
 @case
 def ctypes_object():
     held = ctypes.py_object(2.0)

@@ -51,13 +51,7 @@ def same(got: Any, expected: Any) -> None:
         torch.testing.assert_close(got, expected, equal_nan=True)
 
 
-def known(name: str) -> list[Any]:
-    """The marks of a case that failed once, in a process that had run 2,000 tests, and then not
-    again: docs/internals/limits.md."""
-    return [pytest.mark.xfail(strict=False)] if name == "ctypes_text_buffer" else []
-
-
-@pytest.mark.parametrize("name", sampled(sorted(CASES)[::5], 20, known, of_long=8))
+@pytest.mark.parametrize("name", sampled(sorted(CASES)[::5], 20, of_long=8))
 @torch.no_grad()
 def test_what_all_kinds_have_read_and_changes_is_never_stale(device, name):
     with torch.device(device):

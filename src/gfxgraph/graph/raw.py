@@ -135,11 +135,21 @@ def class_with(space: dict[Any, Any]) -> type | None:
 
 def module_of(cls: type) -> str:
     """The name of the module in which a class was made; ``""`` where that is no string."""
+    if type(cls) is _CLASS_OF_ARRAYS and name_of(cls).endswith("_Array_" + str(_length(cls))):
+        # `c_char * 16` is made once in a process. It names whose code did that: torch's, or ours.
+        return ctypes.__name__
     try:
         name = _module.__get__(cls)
     except AttributeError:
         return ""
     return name if type(name) is str else ""
+
+
+_CLASS_OF_ARRAYS: Any = type(ctypes.Array)
+
+
+def _length(cls: type) -> Any:
+    return next((namespace(c)["_length_"] for c in mro(cls) if "_length_" in namespace(c)), None)
 
 
 def attributes(item: object) -> dict[str, Any] | None:
