@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import functools
+import logging
+import os
+import threading
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,3 +149,120 @@ def test_a_result_with_gaps_lies_in_memory_as_in_eager(device):
             expected = [t.stride() for t in gaps(rows(0, size))]
             assert [t.stride() for t in fast(rows(0, size))] == expected
     assert fast.stats().replays
+
+
+STORED_BY_SOME = {
+    "attribute": "s.rows = len(x)",
+    "setattr": "setattr(s, 'rows', len(x))",
+    "item": "s.table['rows'] = len(x)",
+    "update": "s.table.update(rows=len(x))",
+    "set": "s.seen.add(len(x))",
+    "dict of attributes": "vars(s)['rows'] = len(x)",
+    "global": "global rows; rows = len(x)",
+    "method": "s.keep(len(x))",
+    "class": "type(s).rows = len(x)",
+    "class by its name": "Kept.rows = len(x)",
+    "module": "settings.rows = len(x)",
+    "layer": "s.layer.rows = len(x)",
+    "weight": "s.layer.weight.rows = len(x)",
+    "tensor": "s.tensor.rows = len(x)",
+    "slot": "s.slot.rows = len(x)",
+    "environment": "os.environ['GFXGRAPH_TEST_ROWS'] = str(len(x))",
+    "directory": "os.chdir('/')",
+    "log": "logging.getLogger('odd').error('odd')",
+    "print": "print('odd')",
+}
+KEPT_BY_SOME = {
+    "item": "if len(x) not in s.table: s.table[len(x)] = len(x)",
+    "setdefault": "s.table.setdefault(len(x), 3)",
+    "set": "if len(x) not in s.seen: s.seen.add(len(x))",
+    "attribute": "if not hasattr(s, 'rows'): s.rows = len(x)",
+    "function": "s.cached(len(x))",
+}
+
+
+class Slot:
+    __slots__ = ("rows",)
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.table: dict[Any, Any] = {}
+        self.seen: set[int] = set()
+        self.cached = functools.lru_cache(lambda rows: rows + 1)
+        self.layer = torch.nn.Linear(2, 2)
+        self.tensor = torch.zeros(2)
+        self.slot = Slot()
+
+    def keep(self, rows: int) -> None:
+        self.rows = rows
+
+
+def in_odd_calls(line: str) -> tuple[Any, dict[str, Any]]:
+    """A function that does something else where it is given an odd number of rows."""
+    space = {"__name__": __name__, "os": os, "logging": logging, "s": Kept()}
+    space |= {"Kept": type("Kept", (Kept,), {}), "settings": ModuleType("settings")}
+    space["s"].__class__ = space["Kept"]
+    text = f"def fn(x):\n    if len(x) % 2:\n        {line}\n    return x * 2"
+    exec(compile(text, __file__, "exec"), space)
+    return space["fn"], space
+
+
+def stored(space: dict[str, Any], take: bool = False) -> Any:
+    """What such a function has stored; ``take``: and no more of it."""
+    s = space["s"]
+    places = (s, s.layer, s.layer.weight, s.tensor, space["settings"])
+    spaces = [space, *map(vars, places)]
+    found = [item.get("rows") for item in (*spaces, vars(space["Kept"]))]
+    found += [dict(s.table), set(s.seen), getattr(s.slot, "rows", None)]
+    if take:
+        s.table.clear()
+        s.seen.clear()
+        for item in spaces:
+            item.pop("rows", None)
+        for item in (s.slot, space["Kept"]):
+            if hasattr(item, "rows"):
+                del item.rows
+    return found
+
+
+@pytest.mark.parametrize("beside", ["alone", "thread"])
+@pytest.mark.parametrize("name", STORED_BY_SOME)
+@torch.no_grad()
+def test_what_calls_of_some_sizes_do_is_done_in_each(
+    device, name, beside, monkeypatch, tmp_path, caplog, capfd
+):
+    end = threading.Event()
+    if beside == "thread":
+        threading.Thread(target=end.wait, daemon=True).start()
+    (fn, own), (twin, expected) = (in_odd_calls(STORED_BY_SOME[name]) for _ in range(2))
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    monkeypatch.chdir(tmp_path)
+
+    def done(call: Any, space: dict[str, Any]) -> Any:
+        os.environ.pop("GFXGRAPH_TEST_ROWS", None)
+        os.chdir(tmp_path)
+        caplog.clear()
+        result = call(x)
+        told = (os.environ.get("GFXGRAPH_TEST_ROWS"), os.getcwd(), capfd.readouterr().out)
+        logged = [record for record in caplog.records if record.name == "odd"]
+        return result.tolist(), stored(space, take=True), told, len(logged)
+
+    try:
+        for number, size in enumerate((2, 4, 3, 3, 3, 6, 7, 7)):
+            x = rows(number, size)
+            assert done(pool, own) == done(twin, expected)
+    finally:
+        end.set()
+        os.environ.pop("GFXGRAPH_TEST_ROWS", None)
+
+
+@pytest.mark.parametrize("name", KEPT_BY_SOME)
+@torch.no_grad()
+def test_a_cache_that_calls_of_some_sizes_fill_keeps_their_graph(device, name):
+    fn, *_ = in_odd_calls(KEPT_BY_SOME[name])
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    for number, size in enumerate((2, 4, 3, 3, 3, 6, 7, 7)):
+        x = rows(number, size)
+        assert torch.equal(pool(x), x * 2)
+    assert pool.stats().replays >= 3 and not pool.stats().fallbacks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ..interpose.dynamo import is_installed
 from . import raw
 
-__all__ = ["Container", "Slots", "item_at", "owner_of", "put_at"]
+__all__ = ["Additions", "Container", "Slots", "item_at", "owner_of", "put_at"]
 
 _PREFIX = f"__{__name__.partition('.')[0]}_"
 
@@ -36,7 +36,7 @@ class Container:
 
     path: str
     item: Any
-    names: tuple[str, ...] | None = None
+    names: Collection[str] | None = None
     counted: Literal["children", "hooks"] | None = None
     shrinks: bool = False
     guarded: bool = True
@@ -163,6 +163,34 @@ class Container:
         if type(key) is str:
             return f"{self.path}.{key}"
         return f"{self.path}[{raw.written_as(key)}]"
+
+
+@dataclass
+class Additions(Container):
+    """Attributes that an object, module or class does not have yet, and that code may give it.
+
+    ``names``: those that code binds of whatever object; more may come to be known.
+    """
+
+    names: Set[str]
+
+    def __post_init__(self) -> None:
+        space = self._space()
+        self._known, self._length = frozenset(space), len(space)
+        super().__post_init__()
+
+    def _space(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.item
+        return raw.namespace(self.item) if raw.is_a(self.item, type) else found
+
+    def read(self) -> raw.Pairs:
+        """See :meth:`Container.read`."""
+        space = self._space()
+        if len(space) == self._length:
+            return []
+        added = (space.keys() & self.names) - self._known
+        found = ((name, space[name]) for name in sorted(added))
+        return [pair for pair in found if type(pair[1]) is not types.ModuleType]  # imported
 
 
 class Slots:

@@ -24,6 +24,7 @@ from ..record.explain import some
 from ..record.recorder import Recorder, Recording
 from ..record.side_effects import no_side_effects, side_effects
 from ..stats import log
+from . import raw
 from .captured import CapturedGraph
 from .containers import Container
 from .host_state import HostState
@@ -133,10 +134,11 @@ def run_and_roll_back(
             return result, False
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
-    before = Snapshot.take(device, index, {"the function": function})
+    # That of the capture knows what the function has executed, and where that may store something.
+    known = None if template is None or template.state is None else template.state.again()
+    before = Snapshot.take(device, index, {"the function": function}, python=known)
     objects = before.python.closed if is_alone else ()
     closed = [Container(path, item) for path, item in objects]
-    reads = Reads({"the function": function}, inputs, stores=before.python.stores)
     before.host.one_shots.refuse("and is tried with arguments that nobody called it with")
 
     def recorder() -> Recorder:
@@ -145,19 +147,21 @@ def run_and_roll_back(
         )
 
     @contextmanager
-    def watched(recorder: Recorder) -> Iterator[None]:
+    def watched(recorder: Recorder, stores: Stores | None) -> Iterator[None]:
+        reads = Reads({"the function": function}, inputs, stores=stores)
         with (
             inside_gfxgraph(),
             no_side_effects(),
             refused(),
             recorder.watching(),
-            nullcontext() if is_alone else reads.recording(),
+            nullcontext() if stores is None else reads.recording(),
         ):
             yield
 
-    first = recorder()
+    first, stores = recorder(), before.python.stores
+    assert stores is not None
     try:
-        with watched(first):
+        with watched(first, None if is_alone else stores):
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
@@ -165,10 +169,20 @@ def run_and_roll_back(
         rebound = before.python.replaced()
         if not rebound and before.python.changes():
             # It has filled a cache, or each call adds something: then so does the next.
-            filled = PythonState({"the function": function}, stores=before.python.stores)
-            with watched(recorder()):
-                function(*args, **kwargs)
-            rebound = filled.changes()
+            again, new = Stores(), before.python.changed_items() or ()
+            filled = before.python.changed()
+            try:
+                with watched(recorder(), again):
+                    function(*args, **kwargs)
+            finally:
+                stores.add(again)
+            rebound = [
+                name
+                for name, value in before.python.changed().items()
+                if value is not filled.get(name, raw.MISSING)
+            ]
+            # Or it stores the same: only a cache is filled once.
+            rebound += [container.name(key) for container, key in new if again.has(container, key)]
         rebound += [container.name(key) for container in closed for key in container.changes()]
         if rebound:
             raise CaptureError(

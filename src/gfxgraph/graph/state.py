@@ -23,13 +23,13 @@ from typing import Any
 
 import torch
 
-from ..interpose.codes import address
+from ..interpose.codes import address, per_code
 from ..interpose.dynamo import is_installed
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
 from ..record.journal import Place as Changed
 from . import raw
-from .containers import Container, Slots
+from .containers import Additions, Container, Slots
 from .executed import executed_now
 from .guard import REGISTRIES, Guard
 from .in_c import is_array
@@ -181,6 +181,8 @@ class PythonState:
         self._opened: set[tuple[int, int]] = set()  # classes of objects, at which level
         self._classes: dict[int, tuple[dict[str, Any], bool, type]] = {}
         self._names: set[str] = set()
+        #: Of attributes that code binds, of whatever object.
+        self._bound: set[str] = set()
         self._unnamed: dict[str, list[tuple[int, tuple[str, Any]]]] = {}
         if roots:
             for code, space in list(self._executed.items()):
@@ -489,6 +491,8 @@ class PythonState:
                     own = raw.attributes(item)
                     if own:
                         self._follow(Container(path, own), _COMPARED)
+                    elif own is not None:
+                        self._add(path, own)
                     for name, get in _HOOKS_OF_TENSORS.items():
                         hooks = get(item)
                         if hooks:
@@ -507,6 +511,10 @@ class PythonState:
             if address(type(value)) in _PLAIN or (type(key) is str and is_installed(key, value)):
                 continue
             yield container.name(key), value
+
+    def _add(self, path: str, item: Any) -> None:
+        """Keep what comes to be among the attributes of an object, a class or a module."""
+        self._containers.append(Additions(path, item, self._bound, guarded=False))
 
     def _follow(self, container: Container, level: int) -> None:
         """Keep ``container``, and go through what it holds later."""
@@ -615,6 +623,7 @@ class PythonState:
             function = _function(member)
             if function is not None and function.__code__ in self._executed:
                 self._todo[_EXECUTED].append((f"{path}.{name}", function))
+        self._add(raw.name_of(cls), cls)
         if not near:
             return
         # What a call binds there.
@@ -670,6 +679,8 @@ class PythonState:
                 )
             own = tuple(name for name in attributes if name not in _MODULE_ATTRIBUTES)
             yield from self._keep(Container(path, attributes, own, unseen=unseen), level)
+            if level < _SEARCHED:
+                self._add(path, attributes)
         elif attributes is not None:
             yield from self._keep(Container(path, attributes, unseen=unseen), level)
         self._open_slots(path, item, max(level, _COMPARED))
@@ -714,6 +725,7 @@ class PythonState:
             and not raw.is_a(value, types.ModuleType, type, *_MEMBERS)
         )
         self._follow(Container(path, module.__dict__, own), _COMPARED)
+        self._add(path, module.__dict__)
 
     def _open_function(self, path: str, function: Any, level: int) -> Iterator[tuple[str, Any]]:
         package, code = str(function.__module__).partition(".")[0], function.__code__
@@ -722,6 +734,8 @@ class PythonState:
             return
         if level < _SEARCHED and function.__dict__:
             self._todo[level].append((path, function.__dict__))
+        elif level < _SEARCHED:
+            self._add(path, function.__dict__)
         if package not in self._open_packages or package in CLOSED:
             level = max(level, _EXECUTED) if has_run else _SEARCHED
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -740,6 +754,7 @@ class PythonState:
             for near, found in self._unnamed.pop(name, ()):
                 self._todo[near].append(found)
         self._names |= names
+        self._bound |= _bound(code)
         further = _EXECUTED if has_run else _SEARCHED
         if has_run:  # what it imports itself
             imported = ((name, sys.modules.get(name)) for name in code.co_names)
@@ -755,14 +770,14 @@ class PythonState:
                     self.stateful.extend(found for found in used if is_entropy(found[1]))
             elif raw.is_a(value, type):
                 self._todo[level if is_entropy(value) else further].append((name, value))
-        if level == _SEARCHED:  # but what it binds it changes
-            stored = tuple(name for name in _stored(code) if name in space)
-            if stored:
-                self._follow(Container(str(space.get("__name__")), space, stored), _COMPARED)
+        stored = _stored(code)
+        if level == _SEARCHED and stored:  # but what it binds it changes
+            self._follow(Container(str(space.get("__name__")), space, tuple(stored)), _COMPARED)
         own = tuple(
             name
             for name in sorted(names)
-            if name in space and not raw.is_a(space[name], types.ModuleType, type)
+            if (name in space or name in stored)
+            and not raw.is_a(space.get(name), types.ModuleType, type)
         )
         if own:
             self._follow(Container("", space, own), level)
@@ -864,12 +879,23 @@ def _packages(root: Any) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _stored(code: types.CodeType) -> frozenset[str]:
-    """The global names that a function binds."""
-    if _STORE_GLOBAL not in code.co_code[::2]:
-        return frozenset()
-    return frozenset(
-        str(step.argval) for step in dis.get_instructions(code) if step.opcode == _STORE_GLOBAL
-    )
+    """The global names that a function and the functions in it bind."""
+    inner = (_stored(const) for const in code.co_consts if type(const) is types.CodeType)
+    steps = dis.get_instructions(code) if _STORE_GLOBAL in code.co_code[::2] else ()
+    own = (str(step.argval) for step in steps if step.opcode == _STORE_GLOBAL)
+    return frozenset(own).union(*inner)
 
 
+@per_code
+def _bound(code: types.CodeType) -> frozenset[str]:
+    """The names of attributes that a function and the functions in it bind or may bind."""
+    inner = (_bound(const) for const in code.co_consts if type(const) is types.CodeType)
+    steps = dis.get_instructions(code) if _STORE_ATTR in code.co_code[::2] else ()
+    own = {str(step.argval) for step in steps if step.opcode == _STORE_ATTR}
+    if any(name in ("setattr", "__setattr__") for name in code.co_names):
+        own.update(const for const in code.co_consts if type(const) is str)
+    return frozenset(own).union(*inner)
+
+
+_STORE_ATTR = dis.opmap["STORE_ATTR"]
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]

@@ -59,6 +59,9 @@ class Stores:
     ) -> None:
         """A method of a dict, list, deque or set is called, which may change it."""
         has_key = raw.is_a(container, dict) and name in _AT_KEY and bool(given)
+        may_be_there = has_key and name == "setdefault" and raw.is_scalar(given[0])
+        if may_be_there and dict.__contains__(container, given[0]):
+            return
         self._mark(container, given[0] if has_key else None, line)
         put = self._put.setdefault(address(container), [])
         if name in _ADDING:
@@ -120,6 +123,21 @@ class Stores:
         if not keys or not self.decide:
             return list(keys)
         return [key for key in keys if self._line(owner_of(container.item), key) is not None]
+
+    def has(self, container: Container, key: Any) -> bool:
+        """Whether runs may have stored something there, and be it what was there before."""
+        return not self.is_complete or self._line(owner_of(container.item), key) is not None
+
+    def add(self, more: Stores) -> None:
+        """What ``more`` has seen counts here as well."""
+        self.sets_settings |= more.sets_settings
+        self.is_complete &= more.is_complete
+        for at, lines in more._lines.items():
+            self._lines[at] = lines | self._lines.get(at, {})
+        for at, put in more._put.items():
+            self._put.setdefault(at, []).extend(put)
+        self._taken |= more._taken
+        self._changed |= more._changed
 
     def touch(self, place: Place) -> bool:
         """Whether runs may have changed what is read there."""

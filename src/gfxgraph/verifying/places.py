@@ -297,7 +297,7 @@ def _of_content(place: Content) -> list[Change]:
     item = container.item
     if container.names is not None or type(item) in (types.CellType, Slots):
         keys = container.names if container.names is not None else [k for k, _ in container.held]
-        return [c for key in keys[:1] for c in _of_item(place, item, key, place.name(key))]
+        return [c for key in list(keys)[:1] for c in _of_item(place, item, key, place.name(key))]
     found = _one_more(place, item)
     last = next((key for key, _ in reversed(container.held) if not container.is_ours(key)), None)
     if last is not None and raw.is_a(item, dict, list, type) and not container.is_lifted(last):

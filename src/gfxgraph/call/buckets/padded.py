@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError, CaptureError, GfxGraphError
+from ...errors import ArgumentError, CaptureError
 from ...forking import new_lock
 from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
 from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.effects import storage_key
-from ...record.explain import some
 from ...stats import Elements, tally
 from .. import timing, validation
 from ..dispatch import Dispatcher, Exact
@@ -233,30 +232,22 @@ class Padded(Exact):
         captured, entries = entry.captured, dispatcher.entries
         run, got, different = runner(captured), None, None
         try:
-            if captured is not None and not captured.plain:  # before the state is that of later
-                got, expected = run(call.fn, padded), run(call.fn, call)
-        except GfxGraphError as error:
+            # Rolled back: then it is seen what the run for the caller will do beside its result.
+            expected = run(call.fn, call)
+            if captured is not None and not captured.plain:
+                got = run(call.fn, padded)
+        except Exception as error:
+            if interrupt_in(error):
+                raise
             different = str(error)
-        state = dispatcher.first_calls.state_before(call)
         with inside_gfxgraph(), own_handlers():
             answer = call.run()
         entries.count_eager_call()
-        rebound = state.replaced()
-        if rebound:
-            different = (
-                f"calls of another size rebind {some(rebound)} to something else, which a replay "
-                "would not do."
-            )
-        elif captured is not None and captured.plain:
+        if different is None and captured is not None and captured.plain:
             result = entry.replay(call.fn, padded.args, padded.kwargs, padded.leaves)
             if result is not NO_MATCH:
                 entry.uncount()
-                expected, got = Ran(*flatten(answer), []), Ran(*flatten(result), [])
-        if different is None and state.changes():  # a cache may be full now
-            try:
-                run(call.fn, call)
-            except GfxGraphError as error:
-                different = str(error)
+                got = Ran(*flatten(result), [])
         if got is not None and different is None:
             different = self._verdicts.difference(call, padded, entry, expected, got)
         if got is not None and different is None and self._verify is not False:
