@@ -542,7 +542,8 @@ class Reads(Alike):
         now = self._repeats.outcome(known.frame, value, self._stack, self)
         # Python may run other code as well that no instruction calls, such as what hears that an
         # object has gone. That was not looked at.
-        is_same = Counter(self._started[known.since :]) <= started
+        began = self._started[known.since :]
+        is_same = began == started or Counter(began) <= Counter(started)
         is_same = is_same and now is not None and now[0] == outcome
         if now is None or not (is_same and self.passages.did_it_again(known.begun, done, now[1])):
             self._is_unlike = True
@@ -560,7 +561,7 @@ class Reads(Alike):
             now = self._repeats.outcome(known.frame, value, self._stack, self)
             done = None if now is None else passages.done(begun, now[1])
             if now is not None and done is not None:
-                seen.done = done, now[0], Counter(self._started[known.since :])
+                seen.done = done, now[0], self._started[known.since :]
 
     def _is_called_by_seen(self, frame: types.FrameType, name: str) -> bool:
         """Whether code that is looked at has called a frame of closed code, or what of the same

@@ -18,7 +18,7 @@ import dis
 import inspect
 import itertools
 import types
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -152,7 +152,7 @@ class Seen:
         objects, same: those of its key.
         number: as that of a :class:`Place`.
         is_explained: whether it was seen how it got each object; ``None``: nobody has asked.
-        done: what it has done, what was found at its end, and how often which code began in it;
+        done: what it has done, what was found at its end, and which code began in it;
             ``None``: more than is known.
     """
 
@@ -161,7 +161,7 @@ class Seen:
         self.objects, self.same = key.objects, key.same
         self.is_explained: bool | None = None
         self._places: tuple[Place, ...] | None = None
-        self.done: tuple[Done, Outcome, Counter[types.CodeType]] | None = None
+        self.done: tuple[Done, Outcome, list[types.CodeType]] | None = None
 
     def holds(self) -> bool:
         """See :class:`Place`."""
