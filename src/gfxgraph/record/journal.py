@@ -168,7 +168,7 @@ class _Call:
                     tensor.as_strided_(sizes, strides, tensor.storage_offset() + by).copy_(value)
                 continue
             with _unseen():
-                # What was in a buffer before something was received there may be anything, and so may
+                # What was in a buffer before something was received there may be anything. So may
                 # what was in one that nobody had written to.
                 is_known = not self.is_exchange and position not in self.undefined
                 same = is_known and bool(self.given)
