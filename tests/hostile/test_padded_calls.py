@@ -259,10 +259,11 @@ def test_what_calls_of_some_sizes_do_is_done_in_each(
 
 @pytest.mark.parametrize("name", KEPT_BY_SOME)
 @torch.no_grad()
-def test_a_cache_that_calls_of_some_sizes_fill_keeps_their_graph(device, name):
-    fn, *_ = in_odd_calls(KEPT_BY_SOME[name])
+def test_a_cache_that_calls_of_some_sizes_fill_is_filled_and_keeps_their_graph(device, name):
+    (fn, own), (twin, expected) = (in_odd_calls(KEPT_BY_SOME[name]) for _ in range(2))
     pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
-    for number, size in enumerate((2, 4, 3, 3, 3, 6, 7, 7)):
+    for number, size in enumerate((2, 4, 3, 3, 3, 6, 7, 7, 5, 1, 2, 4, 6)):
         x = rows(number, size)
-        assert torch.equal(pool(x), x * 2)
-    assert pool.stats().replays >= 3 and not pool.stats().fallbacks
+        assert torch.equal(pool(x), twin(x))
+        assert stored(own) == stored(expected)
+    assert pool.stats().replays >= 4 and not pool.stats().fallbacks

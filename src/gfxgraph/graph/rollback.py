@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -93,6 +93,20 @@ class Snapshot:
         self.python.restore()
 
 
+class RolledBack(NamedTuple):
+    """A run that was rolled back.
+
+    Attributes:
+        result: what it gave.
+        draws: whether it drew random numbers of torch.
+        fills: whether it filled a cache in Python, which is as it was now.
+    """
+
+    result: Any
+    draws: bool = False
+    fills: bool = False
+
+
 def run_and_roll_back(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -101,7 +115,7 @@ def run_and_roll_back(
     device: Device,
     template: CapturedGraph | None = None,
     look: Callable[[UndoLog, Recording], None] = lambda written, recording: None,
-) -> tuple[Any, bool]:
+) -> RolledBack:
     """Run ``function``, and take back what that did outside.
 
     The caller holds :data:`CAPTURING`.
@@ -117,9 +131,6 @@ def run_and_roll_back(
         look: called after the run, before anything is taken back, with the regions that it wrote
             and with its recording; not where ``template`` made it faster.
 
-    Returns:
-        The result, and whether random numbers of torch were drawn.
-
     Raises:
         CaptureError: it does something outside of torch, and the run ended before that; or it
             rebinds something in Python.
@@ -131,7 +142,7 @@ def run_and_roll_back(
         try:
             with _only_computes(template, device, index, inputs):
                 result = function(*args, **kwargs)
-            return result, False
+            return RolledBack(result)
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
     # That of the capture knows what the function has executed, and where that may store something.
@@ -167,7 +178,8 @@ def run_and_roll_back(
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
             look(before.memory, first.recording)
         rebound = before.python.replaced()
-        if not rebound and before.python.changes():
+        fills = not rebound and bool(before.python.changes())
+        if fills:
             # It has filled a cache, or each call adds something: then so does the next.
             again, new = Stores(), before.python.changed_items() or ()
             filled = before.python.changed()
@@ -190,7 +202,7 @@ def run_and_roll_back(
                 "replay would not do. Keep such state in a tensor that is written in place "
                 "(copy_, add_), or outside."
             )
-        return result, before.host.draws()
+        return RolledBack(result, before.host.draws(), fills)
     finally:
         with LOCK:
             before.restore()

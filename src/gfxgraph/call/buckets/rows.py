@@ -47,12 +47,14 @@ class Ran:
         spec: the rest of its result.
         writes: what it left in memory from outside.
         draws: whether it drew random numbers.
+        fills: whether it filled a cache in Python.
     """
 
     tensors: list[torch.Tensor]
     spec: Spec
     writes: list[torch.Tensor]
     draws: bool = False
+    fills: bool = False
 
 
 Runner: TypeAlias = Callable[[Callable[..., Any], SizedCall], Ran]
@@ -71,6 +73,9 @@ class Judge:
         carried: which dimensions of the result carry which size.
         run: see :data:`Runner`.
         tolerance: how far two runs may be apart.
+
+    Attributes:
+        fills: whether some runs have filled a cache, as the first call of each size then does.
     """
 
     fn: Callable[..., Any]
@@ -80,6 +85,7 @@ class Judge:
     carried: Carried
     run: Runner
     tolerance: Tolerance
+    fills: bool = field(default=False, init=False)
     _compared: set[tuple[str, int]] = field(default_factory=set, init=False)
     _last_error: str = field(default="no made input gives a number", init=False)
 
@@ -92,7 +98,7 @@ class Judge:
         """Judge.
 
         Returns:
-            The sizes that it was run with, with their names.
+            The sizes that it was run with, with their names; none of them if that :attr:`fills`.
 
         Raises:
             CaptureError: padding can reach what is kept, or nobody can say. The text names the
@@ -111,7 +117,7 @@ class Judge:
             raise CaptureError(
                 f"whether rows influence each other cannot be judged: {self._last_error}. {_ASK}"
             )
-        return self._compared
+        return set() if self.fills else self._compared
 
     # By size.
 
@@ -121,6 +127,7 @@ class Judge:
             judge = replace(self, bucket=bucket)
             judge._compared = self._compared
             by_size, evidence = judge._by_size(kind)
+            self.fills |= judge.fills
             self._last_error = judge._last_error
             if by_size or evidence:
                 break
@@ -155,7 +162,9 @@ class Judge:
 
     def _try(self, call: SizedCall) -> Ran | None:
         try:
-            return self.run(self.fn, call)
+            ran = self.run(self.fn, call)
+            self.fills |= ran.fills
+            return ran
         except Exception as error:  # made inputs may be none that it takes
             if interrupt_in(error):
                 raise

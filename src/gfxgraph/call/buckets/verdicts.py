@@ -64,6 +64,8 @@ class Verdicts:
         #: By function and kind of call: sizes (with their names) at which it was compared. There
         #: is no entry where nothing is to be compared.
         self._met: dict[Any, set[tuple[str, int]]] = {}
+        #: The kinds of calls of which each first one of a size fills a cache.
+        self._fills: set[Any] = set()
         #: By the same: up to which sizes it was judged, by name.
         self._judged: dict[Any, dict[str, int]] = {}
         #: Graph -> dimension -> why calls above it are not answered in pieces, if they are not.
@@ -73,6 +75,7 @@ class Verdicts:
     def forget(self) -> None:
         """Start anew."""
         self._met.clear()
+        self._fills.clear()
         self._judged.clear()
 
     @property
@@ -128,8 +131,8 @@ class Verdicts:
         if case.result is NO_MATCH:
             expected = run(call.fn, call)
         else:
-            expected = Ran(*flatten(case.result), got.writes)
-            run(call.fn, call)  # the padded call may leave less
+            fills = run(call.fn, call).fills  # the padded call may leave less
+            expected = Ran(*flatten(case.result), got.writes, fills=fills)
         self._learn_dims(entry, case, expected, got)
         if verify is False or captured.draws_random_numbers:
             return
@@ -139,6 +142,7 @@ class Verdicts:
             raise CaptureError(different)
         if judged:
             like = None if template is None else template.captured
+            judge.fills = expected.fills
             self._judge_rows(judge, case, captured, like)
 
     def _judge_rows(
@@ -149,13 +153,16 @@ class Verdicts:
         # What was captured after the template of another size reads and does what that does.
         if like is None or captured.guard is not like.guard:
             self._met[kind], self._judged[kind] = set(), {}
-        known = self._judged.setdefault(kind, {})
+        known, met = self._judged.setdefault(kind, {}), self._met.setdefault(kind, set())
         if any(size > known.get(name, 1) for name, size in judge.small.items()):
-            self._met.setdefault(kind, set()).update(judge())
+            met.update(judge())
             known.update(judge.small)
         # The graph was compared with the function at the bucket itself.
         compared = {*case.call.sizes.items(), *case.padded.sizes.items()}
-        self._met.setdefault(kind, set()).update(compared)
+        if judge.fills:
+            self._fills.add(kind)
+        if kind not in self._fills:
+            met.update(compared)
 
     def _learn_dims(self, entry: Entry, case: Case, expected: Ran, got: Ran) -> None:
         """Let the entry know which dimensions of its outputs carry which size.
@@ -229,10 +236,8 @@ def runner(captured: CapturedGraph | None) -> Runner:
         def look(written: UndoLog, recording: Recording) -> None:
             writes.extend(region.clone() for region in written.regions())
 
-        result, draws = run_and_roll_back(
-            fn, call.args, call.kwargs, call.leaves, device, captured, look
-        )
-        return Ran(*flatten(result), writes, draws)
+        ran = run_and_roll_back(fn, call.args, call.kwargs, call.leaves, device, captured, look)
+        return Ran(*flatten(ran.result), writes, ran.draws, ran.fills)
 
     return run
 
