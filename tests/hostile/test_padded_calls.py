@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
 import logging
 import os
@@ -172,6 +173,39 @@ STORED_BY_SOME = {
     "log": "logging.getLogger('odd').error('odd')",
     "print": "print('odd')",
 }
+SET_BY_SOME: dict[str, tuple[str, Any, Any]] = {
+    "grad mode": ("torch.set_grad_enabled(True)", torch.is_grad_enabled, torch.set_grad_enabled),
+    "autocast": (
+        "torch.set_autocast_enabled('cpu', True)",
+        lambda: torch.is_autocast_enabled("cpu"),
+        lambda value: torch.set_autocast_enabled("cpu", value),
+    ),
+    "default device": (
+        "torch.set_default_device('cpu')",
+        lambda: torch._C._len_torch_function_stack(),
+        lambda value: torch.set_default_device(None),
+    ),
+    "default dtype": (
+        "torch.set_default_dtype(torch.float64)",
+        torch.get_default_dtype,
+        torch.set_default_dtype,
+    ),
+    "printing": (
+        "torch.set_printoptions(precision=7)",
+        lambda: torch._tensor_str.PRINT_OPTS.precision,
+        lambda value: torch.set_printoptions(precision=value),
+    ),
+    "anomalies": (
+        "torch.autograd.set_detect_anomaly(True)",
+        torch.is_anomaly_enabled,
+        torch.autograd.set_detect_anomaly,
+    ),
+    "decimal": (
+        "decimal.getcontext().prec = 5",
+        lambda: decimal.getcontext().prec,
+        lambda value: setattr(decimal.getcontext(), "prec", value),
+    ),
+}
 KEPT_BY_SOME = {
     "item": "if len(x) not in s.table: s.table[len(x)] = len(x)",
     "setdefault": "s.table.setdefault(len(x), 3)",
@@ -200,7 +234,8 @@ class Kept:
 
 def in_odd_calls(line: str) -> tuple[Any, dict[str, Any]]:
     """A function that does something else where it is given an odd number of rows."""
-    space = {"__name__": __name__, "os": os, "logging": logging, "s": Kept()}
+    space = {"__name__": __name__, "os": os, "logging": logging, "torch": torch, "s": Kept()}
+    space["decimal"] = decimal
     space |= {"Kept": type("Kept", (Kept,), {}), "settings": ModuleType("settings")}
     space["s"].__class__ = space["Kept"]
     text = f"def fn(x):\n    if len(x) % 2:\n        {line}\n    return x * 2"
@@ -255,6 +290,30 @@ def test_what_calls_of_some_sizes_do_is_done_in_each(
     finally:
         end.set()
         os.environ.pop("GFXGRAPH_TEST_ROWS", None)
+
+
+@pytest.mark.parametrize("beside", ["alone", "thread"])
+@pytest.mark.parametrize("name", SET_BY_SOME)
+@torch.no_grad()
+def test_what_calls_of_some_sizes_set_is_set_in_each(device, name, beside):
+    end = threading.Event()
+    if beside == "thread":
+        threading.Thread(target=end.wait, daemon=True).start()
+    line, read, write = SET_BY_SOME[name]
+    fn, _ = in_odd_calls(line)
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    before = read()
+    try:
+        for number, size in enumerate((2, 4, 3, 3, 3, 6, 7, 7)):
+            x, found = rows(number, size), []
+            for call in (pool, fn):
+                call(x)
+                found.append(read())
+                write(before)
+            assert found[0] == found[1]
+    finally:
+        write(before)
+        end.set()
 
 
 @pytest.mark.parametrize("name", KEPT_BY_SOME)

@@ -201,6 +201,16 @@ class HostState:
         found = {source.path: source.kind.draws for source in self._still if source.has_moved()}
         return {**found, **self.one_shots.moved()}
 
+    def changed(self) -> list[str]:
+        """Names of what no replay advances, and this thread has."""
+        alone = is_only_thread()
+
+        def is_own(source: _Source) -> bool:
+            is_set = source.kind is SETTING and not source.is_of_others(self._stores)
+            return alone or is_set or not source.is_shared
+
+        return [s.path for s in self._still if is_own(s) and s.has_moved()]
+
     def states(self) -> dict[int, torch.Tensor]:
         """Where torch's generators are now."""
         return {key: source.now() for key, source in self._of_torch().items()}

@@ -32,6 +32,7 @@ from .locks import LOCK, inside_gfxgraph, is_only_thread
 from .reads import Reads
 from .state import PythonState
 from .stores import Stores
+from .torch_settings import MODES
 
 __all__ = ["Snapshot", "run_and_roll_back"]
 
@@ -145,9 +146,11 @@ def run_and_roll_back(
             return RolledBack(result)
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
-    # That of the capture knows what the function has executed, and where that may store something.
-    known = None if template is None or template.state is None else template.state.again()
-    before = Snapshot.take(device, index, {"the function": function}, python=known)
+    # The state of the capture knows what the function has executed.
+    like = None if template is None else template.state
+    roots: dict[str, object] = {"the function": function}
+    python = PythonState(roots, stores=Stores(), like=like)
+    before = Snapshot.take(device, index, roots, python=python)
     objects = before.python.closed if is_alone else ()
     closed = [Container(path, item) for path, item in objects]
     before.host.one_shots.refuse("and is tried with arguments that nobody called it with")
@@ -171,8 +174,9 @@ def run_and_roll_back(
 
     first, stores = recorder(), before.python.stores
     assert stores is not None
+    modes = _Modes()
     try:
-        with watched(first, None if is_alone else stores):
+        with modes, watched(first, None if is_alone else stores):
             result = function(*args, **kwargs)
             # It may be memory that is put back now.
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
@@ -202,12 +206,38 @@ def run_and_roll_back(
                 "replay would not do. Keep such state in a tensor that is written in place "
                 "(copy_, add_), or outside."
             )
+        settings = [*modes.changed, *before.host.changed()]
+        if settings:
+            raise CaptureError(
+                f"calls with other arguments change {some(settings)}, which a replay would not "
+                "do. Set it outside of the function."
+            )
         return RolledBack(result, before.host.draws(), fills)
     finally:
         with LOCK:
             before.restore()
             for container in closed:
                 container.restore()
+
+
+class _Modes:
+    """Puts back what is in force on this thread.
+
+    Attributes:
+        changed: names of what was not as it was before, at the end.
+    """
+
+    def __init__(self) -> None:
+        self.changed: list[str] = []
+
+    def __enter__(self) -> None:
+        self._before = [(mode, mode.read()) for mode in MODES]
+
+    def __exit__(self, *error: object) -> None:
+        for mode, value in self._before:
+            if mode.read() != value:
+                mode.write(value)
+                self.changed.append(mode.name)
 
 
 @contextmanager
@@ -244,11 +274,14 @@ def _only_computes(
         more.append(f"does something outside of torch ({what})")
         return True
 
+    modes = _Modes()
     with inside_gfxgraph(), side_effects(effect), uncompiled, refused() as issued:
         try:
-            with mode:
+            with modes, mode:
                 yield
         finally:
+            if modes.changed:
+                more.append("leaves another mode")
             if uncompiled.asked:
                 more.append("calls what is to be compiled")
             if issued.groups:

@@ -143,6 +143,8 @@ class PythonState:
         search: look for generators and iterators further away than for anything else.
         stores: where runs were seen to store something. What another thread has changed is then
             no change, and is not put back. Default: every change is one.
+        like: an earlier state, which knows what was executed. Default: the caller's own run alone
+            tells that.
 
     Attributes:
         stores: the argument.
@@ -154,7 +156,11 @@ class PythonState:
     """
 
     def __init__(
-        self, roots: dict[str, object], search: bool = True, stores: Stores | None = None
+        self,
+        roots: dict[str, object],
+        search: bool = True,
+        stores: Stores | None = None,
+        like: PythonState | None = None,
     ) -> None:
         self.stores = stores
         self.stateful: list[tuple[str, Any]] = []
@@ -172,8 +178,10 @@ class PythonState:
             package for root in roots.values() for package in _packages(root)
         } - CLOSED
         executed = executed_now()
-        self._executed = executed.spaces if executed else {}
-        self._executed_packages = executed.packages if executed else ()
+        known: Any = executed.spaces if executed else like._executed if like else {}
+        packages: Any = executed.packages if executed else like._executed_packages if like else ()
+        self._executed: dict[types.CodeType, dict[str, Any]] = known
+        self._executed_packages: Collection[str] = packages
         self._executed_names = set().union(*map(global_names, list(self._executed)))
         run = executed.roots() if executed and roots else []
         self._todo: tuple[list[tuple[str, Any]], ...] = (list(roots.items()), [], run, [])

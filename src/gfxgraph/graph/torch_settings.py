@@ -24,6 +24,7 @@ from ..device.overrides import WithoutModes
 from ..interpose.codes import address
 
 __all__ = [
+    "MODES",
     "OTHERS",
     "PRECISIONS",
     "SETTINGS",
@@ -189,6 +190,27 @@ _FOUND = (
 SETTINGS = [setting for setting in _FOUND if setting is not None]
 
 
+def _default_device() -> torch.device | None:
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+MODES = [
+    Setting("torch.set_grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled, True),
+    *(
+        Setting(
+            f"torch.set_autocast_enabled({kind!r})",
+            functools.partial(torch.is_autocast_enabled, kind),
+            functools.partial(torch.set_autocast_enabled, kind),
+            of_thread=True,
+        )
+        for kind in _AUTOCAST
+    ),
+    Setting("torch.set_default_device", _default_device, torch.set_default_device, True),
+]
+"""What is in force on a thread. Most functions set it for a block."""
+
+
 _IN_FLOAT32 = {torch.float32, torch.complex64}
 _IN_HALF = {torch.float16, torch.bfloat16}
 # Where kernels are chosen by the flags of cuDNN and by those of attention. A flag that is off may
@@ -218,12 +240,19 @@ WRITERS = READERS | frozenset(
     address(item)
     for item in (
         torch._C,
+        torch.autograd.detect_anomaly,
+        torch.autograd.set_detect_anomaly,
+        torch.autograd.set_multithreading_enabled,
+        torch.set_anomaly_enabled,
+        torch.set_autocast_dtype,
         torch.set_default_dtype,
         torch.set_deterministic_debug_mode,
         torch.set_float32_matmul_precision,
         torch.set_num_threads,
         torch.set_printoptions,
+        torch.set_warn_always,
         torch.use_deterministic_algorithms,
+        torch.utils.deterministic,
         torch.nn.attention.sdpa_kernel,
         torch._tensor_str.PRINT_OPTS,
         torch._tensor_str.printoptions,

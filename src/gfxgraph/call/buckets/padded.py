@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import weakref
 from collections import Counter
@@ -12,13 +13,13 @@ from typing import Any
 
 import torch
 
-from ...errors import ArgumentError, CaptureError
+from ...errors import ArgumentError, CaptureError, one_line
 from ...forking import new_lock
 from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
 from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.effects import storage_key
-from ...stats import Elements, tally
+from ...stats import Elements, log, tally
 from .. import timing, validation
 from ..dispatch import Dispatcher, Exact
 from ..entries import Entries
@@ -230,12 +231,14 @@ class Padded(Exact):
         """The result of a call, how a replay differs from it, and whether both were compared."""
         call, padded = _sized(request)
         captured, entries = entry.captured, dispatcher.entries
-        run, got, different = runner(captured), None, None
+        run, got, expected, different = runner(captured), None, None, None
         try:
             # Rolled back: then it is seen what the run for the caller will do beside its result.
             expected = run(call.fn, call)
             if captured is not None and not captured.plain:
                 got = run(call.fn, padded)
+        except torch.OutOfMemoryError as error:  # the call itself may well have room
+            log(logging.DEBUG, "not_compared", because=one_line(error))
         except Exception as error:
             if interrupt_in(error):
                 raise
@@ -243,12 +246,12 @@ class Padded(Exact):
         with inside_gfxgraph(), own_handlers():
             answer = call.run()
         entries.count_eager_call()
-        if different is None and captured is not None and captured.plain:
+        if expected is not None and captured is not None and captured.plain:
             result = entry.replay(call.fn, padded.args, padded.kwargs, padded.leaves)
             if result is not NO_MATCH:
                 entry.uncount()
                 got = Ran(*flatten(result), [])
-        if got is not None and different is None:
+        if expected is not None and got is not None:
             different = self._verdicts.difference(call, padded, entry, expected, got)
         if got is not None and different is None and self._verify is not False:
             with entries.lock:
