@@ -318,11 +318,91 @@ def test_what_calls_of_some_sizes_set_is_set_in_each(device, name, beside):
 
 @pytest.mark.parametrize("name", KEPT_BY_SOME)
 @torch.no_grad()
-def test_a_cache_that_calls_of_some_sizes_fill_is_filled_and_keeps_their_graph(device, name):
+def test_a_cache_that_calls_of_some_sizes_fill_is_filled_by_them(device, name):
     (fn, own), (twin, expected) = (in_odd_calls(KEPT_BY_SOME[name]) for _ in range(2))
     pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
     for number, size in enumerate((2, 4, 3, 3, 3, 6, 7, 7, 5, 1, 2, 4, 6)):
         x = rows(number, size)
         assert torch.equal(pool(x), twin(x))
         assert stored(own) == stored(expected)
-    assert pool.stats().replays >= 4 and not pool.stats().fallbacks
+    assert "may do something else" in " ".join(pool.stats().fallbacks)
+
+
+READ_BY_SOME: dict[str, tuple[str, Any]] = {
+    "attribute": ("return x * s.factor", lambda s: setattr(s, "factor", 5)),
+    "flag": ("return x * (3 if s.flag else 2)", lambda s: setattr(s, "flag", True)),
+    "error": ("assert not s.flag", lambda s: setattr(s, "flag", True)),
+    "item": ("return x * s.table.get('k', 2)", lambda s: s.table.update(k=5)),
+    "tensor": ("return x * 2 + s.tensor.sum()", lambda s: s.tensor.fill_(1)),
+    "another tensor": ("return x * 2 + s.tensor[0]", lambda s: setattr(s, "tensor", s.other)),
+    "function": ("return s.helper(x)", lambda s: setattr(s, "helper", lambda x: x * 5)),
+    "environment": (
+        "return x * int(os.environ.get('GFXGRAPH_TEST_ROWS', 2))",
+        lambda s: os.environ.update(GFXGRAPH_TEST_ROWS="5"),
+    ),
+    "data": ("return x * (3 if float(s.tensor[0]) else 2)", lambda s: s.tensor.fill_(1)),
+}
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("name", READ_BY_SOME)
+@torch.no_grad()
+def test_what_only_calls_of_some_sizes_read_is_never_stale(device, name, captured, monkeypatch):
+    monkeypatch.delenv("GFXGRAPH_TEST_ROWS", raising=False)
+    line, change = READ_BY_SOME[name]
+    fn, space = in_odd_calls(line)
+    s = space["s"]
+    s.factor, s.flag, s.helper, s.other = 2, False, lambda x: x * 2, torch.ones(2, device=device)
+    s.tensor = torch.zeros(2, device=device)
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    if captured:
+        pool.capture(rows(0, 5))
+
+    def outcome(call: Any, x: torch.Tensor) -> Any:
+        try:
+            return call(x).tolist()
+        except AssertionError:
+            return "raised"
+
+    for number, size in enumerate((2, 3, 3, 4, 7, 7, 0, 3, 3, 7, 7, 2, 4)):
+        if not size:
+            change(s)
+            continue
+        x = rows(number, size)
+        expected = outcome(fn, x)
+        assert outcome(pool, x) == expected
+
+
+@torch.no_grad()
+def test_what_only_two_sizes_together_do_is_seen(device):
+    class Held:
+        flag = False
+
+    def fn(x):
+        if x.shape[:2] == (3, 5) and Held.flag:
+            return x * 3
+        return x * 2
+
+    many = gfxgraph.graphed(
+        fn, buckets={"batch": [4, 8], "seq": [4, 8]}, dims={"x": {0: "batch", 1: "seq"}}
+    )
+    for sizes in ((3, 4), (2, 5), (3, 5), (3, 5), (0, 0), (3, 5), (3, 5), (2, 5)):
+        Held.flag |= sizes == (0, 0)
+        if all(sizes):
+            x = torch.ones(*sizes, 2, device=device)
+            assert torch.equal(many(x), fn(x))
+
+
+@torch.no_grad()
+def test_what_only_the_whole_of_some_calls_reads_is_seen_where_they_are_cut(device):
+    held = SimpleNamespace(flag=False)
+
+    def fn(x):
+        return x * (3 if len(x) == 13 and held.flag else 2)
+
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8], larger="split")
+    for size in (8, 12, 13, 13, 0, 13, 12, 13):
+        held.flag |= not size
+        if size:
+            x = rows(size, size)
+            assert torch.equal(pool(x), fn(x))

@@ -121,7 +121,7 @@ class ValidatedBlock:
 
         try:
             with self._modes():
-                ran = run_and_roll_back(
+                result, draws = run_and_roll_back(
                     self._fn, self._args, self._kwargs, inputs, device, look=look
                 )
         except CaptureError as error:
@@ -132,14 +132,14 @@ class ValidatedBlock:
         self._compared_at = graph.counter.total()
         with torch.no_grad():
             outputs, spec = flatten(self._result)
-            expected, expected_spec = flatten(ran.result)
+            expected, expected_spec = flatten(result)
             found = "the structure of its result" if spec != expected_spec else None
             found = found or validation.differs(outputs, expected, True, slack)
             for region, value in zip(written.regions(), after, strict=False):
                 differs = difference(region, value, True, slack)
                 if found is None and differs is not None:
                     found = f"a tensor of shape {tuple(region.shape)} that it writes: {differs}"
-        same = compiles or not ran.draws or torch.equal(generator_state(generator), after[-1])
+        same = compiles or not draws or torch.equal(generator_state(generator), after[-1])
         if found is None and not same:
             found = "the state of the random generator"
         if found is not None:

@@ -13,7 +13,7 @@ import torch
 
 from ..device import current_device, index_of
 from ..errors import ArgumentError, CaptureError, GfxGraphError
-from ..graph.capture import CaptureOptions, capture, capture_like
+from ..graph.capture import CaptureOptions, capture, capture_like, why_unlike
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
 from ..graph.lift import EffectsError, Lifting, owner_name
@@ -242,7 +242,7 @@ class Builder:
         """Let calls find a new graph, if it is one to keep."""
         entries, call, key, tree = self._entries, wanted.call, wanted.key, wanted.extends
         try:
-            wanted.judge(entry)
+            wanted.judge(entry, self.why_unlike)
         except Exception:
             entry.release()
             raise
@@ -377,6 +377,18 @@ class Builder:
                 entries.keep_refusal(wanted.key, call.spec, refusal, fast_path)
         entries.release_dropped()
         return error
+
+    def why_unlike(self, call: Call, entry: Entry) -> str:
+        """Why a call may do something that the graph of other sizes does not; ``""``: it does not.
+
+        The caller holds :data:`~gfxgraph.graph.locks.CAPTURING`.
+        """
+        captured = entry.captured
+        if captured is None or captured.calls_user:  # what is called may run once in each call
+            return ""
+        _, device = _place(call.leaves, ())
+        _, target = self._target(Wanted(call, None, []), None, device, Objects(), None, False)
+        return why_unlike(captured, target, entry.graph_pool)
 
     def _entry(self, wanted: Wanted) -> Entry:
         """A graph of the function, of compiled code where that was asked for and can be had."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -32,6 +32,10 @@ class Request:
     unproven: bool = False
 
 
+WhyUnlike: TypeAlias = Callable[[Call, Entry], str]
+"""Says why a call may do something that the graph of other sizes does not; ``""``: it does not."""
+
+
 @dataclass
 class Wanted:
     """A graph to make.
@@ -44,7 +48,8 @@ class Wanted:
         called: whether a call ran eagerly, also where its result is not given.
         extends: the tree of graphs of this key that gets another path.
         found: what arguments held before the call wrote to them, by place.
-        judge: raises where the graph is not to be kept. Default: every one is.
+        judge: raises where the graph is not to be kept; it is given what records further calls
+            (:meth:`~gfxgraph.call.builder.Builder.why_unlike`). Default: every one is kept.
         unproven: the arguments are made, by a recipe: the first call that finds the graph is
             compared with it, and a failure says nothing about calls.
     """
@@ -56,7 +61,7 @@ class Wanted:
     called: bool = False
     extends: Entry | None = None
     found: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    judge: Callable[[Entry], None] = lambda entry: None
+    judge: Callable[[Entry, WhyUnlike], None] = lambda entry, why_unlike: None
     unproven: bool = False
 
     @property

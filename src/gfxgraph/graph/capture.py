@@ -35,12 +35,12 @@ from .fallbacks import capture_with_fallbacks, lower, reads_often, trace_lightly
 from .first_call import one_shots_before, raise_if_moved
 from .guard import Guard
 from .lift import EffectsError, lift_among
-from .locks import inside_gfxgraph
+from .locks import LOCK, inside_gfxgraph
 from .lookups import REGISTERED
 from .lowering import OutgrownError, Ways
 from .pool import GraphPool
 from .rebinding import prove
-from .rollback import Snapshot
+from .rollback import Modes, Snapshot
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
 from .torch_settings import Settings, deciding, of_autograd
@@ -247,6 +247,44 @@ def capture_like(
     return None
 
 
+def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> str:
+    """Why a call is not to be answered by graphs of calls of other sizes; ``""``: it may be.
+
+    One recorded run, which is rolled back, says what the call reads, does and leaves. All of that
+    has to be what ``template`` does: its guard watches nothing else.
+
+    Args:
+        template: what was captured for other sizes.
+        target: the function, and the arguments of the call.
+        graph_pool: where ``template`` lies.
+    """
+    state = None if template.state is None else template.state.again()
+    device, index = graph_pool.device, graph_pool.index
+    before = Snapshot.take(device, index, target.roots, graph_pool.on_stream, state)
+    journal = Journal.of_the_call(witness)
+    session = CaptureSession(target, graph_pool, before, journal)
+    try:
+        _refuse_as_found(before, target, journal)
+        with session.rolled_back(), inside_gfxgraph(), without_graphs_of_inductor():
+            host, on_stream = before.host, session.pool.on_stream
+            with refused() as issued, on_stream(), host.standing_still(), Modes() as modes:
+                recording, _ = session.record()
+            if modes.changed:
+                return f"it changes {some(modes.changed)}"
+            refuse_effects(session)
+            session.varying = varying(session, recording)
+            _require_alike(template, session, recording, issued)
+    except (Exception, Unexpected) as error:
+        session.reads.put_back(before.python)
+        if interrupt_in(error):
+            raise
+        return one_line(error)
+    finally:
+        with LOCK:
+            before.restore()
+    return ""
+
+
 def _captured_like(
     template: CapturedGraph, session: CaptureSession, options: CaptureOptions, issued: Issued
 ) -> CapturedGraph:
@@ -301,7 +339,7 @@ def _captured_like(
 def _require_alike(
     template: CapturedGraph, session: CaptureSession, recording: Recording, issued: Issued
 ) -> None:
-    """Raise if a run did more than compute, or relies on what ``template`` does not.
+    """Raise if a run did more than ``template`` does, or relies on what that does not.
 
     Raises:
         Unexpected: it did.
@@ -314,8 +352,10 @@ def _require_alike(
     leaves = set(map(address, guard.watched_hooks()))
     settings = _settings(session, recording).keys()
     folded = recording.sources_of_folds()
+    computes = template.state is not None
     for is_other, what in (
-        (not _leaves_nothing(session, recording) or bool(issued.groups), "does more than compute"),
+        (computes and not _leaves_nothing(session, recording), "does more than compute"),
+        (not issued.groups <= template.groups, "issues a collective"),
         (reads.is_doubtful, "has frames of which not all was seen"),
         (not folded <= guard.watched_values().keys(), "reads other values on the host"),
         (must_record_again(recording, session.varying, device), "reads what may vary on the host"),

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -34,7 +34,7 @@ from .state import PythonState
 from .stores import Stores
 from .torch_settings import MODES
 
-__all__ = ["Snapshot", "run_and_roll_back"]
+__all__ = ["Modes", "Snapshot", "run_and_roll_back"]
 
 
 @dataclass
@@ -94,20 +94,6 @@ class Snapshot:
         self.python.restore()
 
 
-class RolledBack(NamedTuple):
-    """A run that was rolled back.
-
-    Attributes:
-        result: what it gave.
-        draws: whether it drew random numbers of torch.
-        fills: whether it filled a cache in Python, which is as it was now.
-    """
-
-    result: Any
-    draws: bool = False
-    fills: bool = False
-
-
 def run_and_roll_back(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -116,7 +102,7 @@ def run_and_roll_back(
     device: Device,
     template: CapturedGraph | None = None,
     look: Callable[[UndoLog, Recording], None] = lambda written, recording: None,
-) -> RolledBack:
+) -> tuple[Any, bool]:
     """Run ``function``, and take back what that did outside.
 
     The caller holds :data:`CAPTURING`.
@@ -132,6 +118,9 @@ def run_and_roll_back(
         look: called after the run, before anything is taken back, with the regions that it wrote
             and with its recording; not where ``template`` made it faster.
 
+    Returns:
+        The result, and whether random numbers of torch were drawn.
+
     Raises:
         CaptureError: it does something outside of torch, and the run ended before that; or it
             rebinds something in Python.
@@ -143,7 +132,7 @@ def run_and_roll_back(
         try:
             with _only_computes(template, device, index, inputs):
                 result = function(*args, **kwargs)
-            return RolledBack(result)
+            return result, False
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
     # The state of the capture knows what the function has executed.
@@ -174,7 +163,7 @@ def run_and_roll_back(
 
     first, stores = recorder(), before.python.stores
     assert stores is not None
-    modes = _Modes()
+    modes = Modes()
     try:
         with modes, watched(first, None if is_alone else stores):
             result = function(*args, **kwargs)
@@ -182,8 +171,7 @@ def run_and_roll_back(
             result = pytree.tree_map_only(torch.Tensor, torch.clone, result)
             look(before.memory, first.recording)
         rebound = before.python.replaced()
-        fills = not rebound and bool(before.python.changes())
-        if fills:
+        if not rebound and before.python.changes():
             # It has filled a cache, or each call adds something: then so does the next.
             again, new = Stores(), before.python.changed_items() or ()
             filled = before.python.changed()
@@ -212,7 +200,7 @@ def run_and_roll_back(
                 f"calls with other arguments change {some(settings)}, which a replay would not "
                 "do. Set it outside of the function."
             )
-        return RolledBack(result, before.host.draws(), fills)
+        return result, before.host.draws()
     finally:
         with LOCK:
             before.restore()
@@ -220,7 +208,7 @@ def run_and_roll_back(
                 container.restore()
 
 
-class _Modes:
+class Modes:
     """Puts back what is in force on this thread.
 
     Attributes:
@@ -230,8 +218,9 @@ class _Modes:
     def __init__(self) -> None:
         self.changed: list[str] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Modes:
         self._before = [(mode, mode.read()) for mode in MODES]
+        return self
 
     def __exit__(self, *error: object) -> None:
         for mode, value in self._before:
@@ -274,7 +263,7 @@ def _only_computes(
         more.append(f"does something outside of torch ({what})")
         return True
 
-    modes = _Modes()
+    modes = Modes()
     with inside_gfxgraph(), side_effects(effect), uncompiled, refused() as issued:
         try:
             with modes, mode:

@@ -782,7 +782,7 @@ def test_pieces_are_compared_with_the_whole_before_they_are_an_answer(device, mo
     for count in (4, 11, 9, 11):
         torch.testing.assert_close(pool(rows(device, count)), model(rows(device, count)))
     if reason is None:
-        assert not pool.stats().fallbacks and pool.stats().replays == 9
+        assert not pool.stats().fallbacks and pool.stats().replays == 7  # not the first 3, 1 rows
     else:
         assert reason in " ".join(pool.stats().fallbacks)
 
@@ -814,7 +814,7 @@ def test_what_is_asserted_is_not_judged(device):
     for pool in (asserted, judged):
         for count in (3, 2, 4, 3):
             torch.testing.assert_close(pool(rows(device, count)), rows(device, count).sum(0))
-    assert asserted.stats().captures == 1 and asserted.stats().replays == 3
+    assert asserted.stats().captures == 1 and asserted.stats().replays == 2  # not the first 2 rows
     (reason,) = judged.stats().refused.values()
     assert 'rows="independent"' in reason and "aten.sum" in reason and "return x.sum(0)" in reason
     noisy = gfxgraph.ShapeBucketPool(lambda x: x + torch.rand_like(x), [4], rows="independent")

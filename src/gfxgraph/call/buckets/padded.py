@@ -30,7 +30,7 @@ from ..narrow import NoObjects
 from ..number_inputs import NumberDispatcher
 from ..options import Options
 from ..replay import NO_MATCH, FastPath, builder, miss
-from ..request import Request, Wanted
+from ..request import Request, Wanted, WhyUnlike
 from ..signature import flatten
 from ..static_inputs import first_of_each, made_in, overlapping
 from ..stats import GraphedStats
@@ -211,7 +211,7 @@ class Padded(Exact):
                 return NO_MATCH, None
             wanted = self.wanted(dispatcher.entries, request, [], is_captured=True)
             try:
-                wanted.judge(entry)
+                wanted.judge(entry, dispatcher.builder.why_unlike)
             except Exception as error:  # as where a graph is made: it is no use
                 interrupt = interrupt_in(error)
                 if interrupt is not None:
@@ -233,9 +233,12 @@ class Padded(Exact):
         captured, entries = entry.captured, dispatcher.entries
         run, got, expected, different = runner(captured), None, None, None
         try:
-            # Rolled back: then it is seen what the run for the caller will do beside its result.
-            expected = run(call.fn, call)
-            if captured is not None and not captured.plain:
+            # Rolled back: then it is seen what the run for the caller will read, do and leave.
+            different = self._verdicts.why_unlike(
+                request.key, call, entry, dispatcher.builder.why_unlike
+            )
+            expected = None if different else run(call.fn, call)
+            if different is None and captured is not None and not captured.plain:
                 got = run(call.fn, padded)
         except torch.OutOfMemoryError as error:  # the call itself may well have room
             log(logging.DEBUG, "not_compared", because=one_line(error))
@@ -251,7 +254,7 @@ class Padded(Exact):
             if result is not NO_MATCH:
                 entry.uncount()
                 got = Ran(*flatten(result), [])
-        if expected is not None and got is not None:
+        if expected is not None and got is not None and self._verdicts.compares(entry):
             different = self._verdicts.difference(call, padded, entry, expected, got)
         if got is not None and different is None and self._verify is not False:
             with entries.lock:
@@ -312,7 +315,7 @@ class Padded(Exact):
         called, bucket = result is not NO_MATCH, padded.sizes
         # Something has to be padded for a look at what padding does.
         if result is NO_MATCH or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
-            sizes = {name: _much_smaller(size) for name, size in bucket.items()}
+            sizes = self._verdicts.smaller(request.key, bucket)
             # Where there is a graph for another size, made inputs are known to be taken.
             may_be_made = not called and self._verdicts.judges
             is_known = may_be_made and self.template(entries, call, unproven)
@@ -323,11 +326,18 @@ class Padded(Exact):
         judge = functools.partial(self._judge, entries, case, unproven)
         return Wanted(padded, request.key, changes, called=called, judge=judge, unproven=unproven)
 
-    def _judge(self, entries: Entries, case: Case, unproven: bool, entry: Entry) -> None:
+    def _judge(
+        self,
+        entries: Entries,
+        case: Case,
+        unproven: bool,
+        entry: Entry,
+        why_unlike: WhyUnlike,
+    ) -> None:
         template = self.template(entries, case.padded, unproven)
         if template is not None:  # a graph that was made after another one has no recording
             entry.asks_attributes |= template.asks_attributes
-        self._verdicts.judge(case, entry, template)
+        self._verdicts.judge(case, entry, template, why_unlike)
         inputs, outputs = entry.static_tensors
         # Views of arguments are copies, and what lives outside is given as it is.
         elsewhere = set(map(storage_key, inputs))
@@ -380,9 +390,11 @@ class Padded(Exact):
             )
         reason: str | None = f"{name} is above the largest bucket"
         if self.buckets.larger == "split" and len(too_large) == 1:
-            entry, reason = self._entry_now(dispatcher, call.piece(name, 0, step))
+            piece = call.piece(name, 0, step)
+            entry, reason = self._entry_now(dispatcher, piece)
             if entry is not None:
-                reason = self._verdicts.against_pieces(call, name, entry)
+                key, record = self.request(piece).key, dispatcher.builder.why_unlike
+                reason = self._verdicts.against_pieces(call, name, key, entry, record)
             if entry is not None and reason is None:
                 return self._answer_in_pieces(dispatcher, call, name, entry)
         return dispatcher.run_eagerly(*call.given, reason or "")
@@ -505,11 +517,6 @@ def _sized(request: Request) -> tuple[SizedCall, SizedCall]:
     call, fitted = request.call, request.fitted
     assert isinstance(call, SizedCall) and isinstance(fitted, SizedCall)
     return call, fitted
-
-
-def _much_smaller(size: int) -> int:
-    """A size that leaves much to pad, and is not 1, where models may do something else."""
-    return max(2, size // 8) if size > 2 else 1
 
 
 def _dtypes(leaves: list[torch.Tensor]) -> tuple[torch.dtype, ...]:

@@ -47,14 +47,12 @@ class Ran:
         spec: the rest of its result.
         writes: what it left in memory from outside.
         draws: whether it drew random numbers.
-        fills: whether it filled a cache in Python.
     """
 
     tensors: list[torch.Tensor]
     spec: Spec
     writes: list[torch.Tensor]
     draws: bool = False
-    fills: bool = False
 
 
 Runner: TypeAlias = Callable[[Callable[..., Any], SizedCall], Ran]
@@ -73,9 +71,6 @@ class Judge:
         carried: which dimensions of the result carry which size.
         run: see :data:`Runner`.
         tolerance: how far two runs may be apart.
-
-    Attributes:
-        fills: whether some runs have filled a cache, as the first call of each size then does.
     """
 
     fn: Callable[..., Any]
@@ -85,8 +80,6 @@ class Judge:
     carried: Carried
     run: Runner
     tolerance: Tolerance
-    fills: bool = field(default=False, init=False)
-    _compared: set[tuple[str, int]] = field(default_factory=set, init=False)
     _last_error: str = field(default="no made input gives a number", init=False)
 
     @property
@@ -94,18 +87,15 @@ class Judge:
         """The sizes that are judged: what a function does with rows is no question of many."""
         return {name: min(size, _JUDGED) for name, size in self.bucket.items()}
 
-    def __call__(self) -> set[tuple[str, int]]:
+    def __call__(self) -> None:
         """Judge.
-
-        Returns:
-            The sizes that it was run with, with their names; none of them if that :attr:`fills`.
 
         Raises:
             CaptureError: padding can reach what is kept, or nobody can say. The text names the
                 operation and the line where rows meet.
         """
         if all(size == 1 for size in self.bucket.values()):  # nothing is ever padded
-            return set()
+            return
         by_size, evidence = self._by_sizes_of(self.small)
         if not evidence and self.small != self.bucket:  # they may be too small for it
             by_size, evidence = self._by_sizes_of(self.bucket)
@@ -117,7 +107,6 @@ class Judge:
             raise CaptureError(
                 f"whether rows influence each other cannot be judged: {self._last_error}. {_ASK}"
             )
-        return set() if self.fills else self._compared
 
     # By size.
 
@@ -125,9 +114,7 @@ class Judge:
         kinds: tuple[Kind, ...] = ("signed", "positive", "given")
         for kind in kinds:  # a logarithm has nothing to say of negative numbers
             judge = replace(self, bucket=bucket)
-            judge._compared = self._compared
             by_size, evidence = judge._by_size(kind)
-            self.fills |= judge.fills
             self._last_error = judge._last_error
             if by_size or evidence:
                 break
@@ -157,14 +144,11 @@ class Judge:
                     return found, True
             if _says_something(expected.tensors):
                 evidence = True
-                self._compared.update(sizes.items())
         return None, evidence
 
     def _try(self, call: SizedCall) -> Ran | None:
         try:
-            ran = self.run(self.fn, call)
-            self.fills |= ran.fills
-            return ran
+            return self.run(self.fn, call)
         except Exception as error:  # made inputs may be none that it takes
             if interrupt_in(error):
                 raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,12 +24,16 @@ from ...record.effects import UndoLog, storage_key
 from ...record.recorder import Recording
 from ..entry import Entry
 from ..replay import NO_MATCH
+from ..request import WhyUnlike
 from ..signature import flatten
 from .made import made_like
 from .rows import Judge, Ran, Runner, carried_by, pieces_differ, tells_apart
 from .sizes import Buckets, SizedCall
 
 __all__ = ["Case", "Verdicts", "runner"]
+
+
+Sizes: TypeAlias = frozenset[tuple[str, int]]
 
 
 @dataclass
@@ -61,21 +65,21 @@ class Verdicts:
 
     def __init__(self, buckets: Buckets, verify: Tolerance) -> None:
         self._buckets, self._verify = buckets, verify
-        #: By function and kind of call: sizes (with their names) at which it was compared. There
-        #: is no entry where nothing is to be compared.
-        self._met: dict[Any, set[tuple[str, int]]] = {}
-        #: The kinds of calls of which each first one of a size fills a cache.
-        self._fills: set[Any] = set()
+        #: By function and kind of call: the sizes, with their names, of which a recorded run has
+        #: shown that graphs do what they do. There is no entry where nothing is to be compared.
+        self._met: dict[Any, set[Sizes]] = {}
+        #: By the same: the sizes that were recorded, compared or not.
+        self._alike: dict[Any, set[Sizes]] = {}
         #: By the same: up to which sizes it was judged, by name.
         self._judged: dict[Any, dict[str, int]] = {}
-        #: Graph -> dimension -> why calls above it are not answered in pieces, if they are not.
-        self._in_pieces: weakref.WeakKeyDictionary[Entry, dict[str, str | None]]
+        #: Graph -> sizes above it -> why they are not answered in pieces, if they are not.
+        self._in_pieces: weakref.WeakKeyDictionary[Entry, dict[Sizes, str | None]]
         self._in_pieces = weakref.WeakKeyDictionary()
 
     def forget(self) -> None:
         """Start anew."""
         self._met.clear()
-        self._fills.clear()
+        self._alike.clear()
         self._judged.clear()
 
     @property
@@ -83,14 +87,50 @@ class Verdicts:
         """Whether functions are judged at all."""
         return self._buckets.rows == "judge" and self._verify is not False
 
+    def compares(self, entry: Entry) -> bool:
+        """Whether calls of further sizes are compared; else somebody has said what they do."""
+        captured = entry.captured
+        draws = captured is not None and captured.draws_random_numbers
+        return self.judges or (entry.unproven and not draws)
+
     def is_met(self, key: Any, sizes: Mapping[str, int]) -> bool:
         """Whether calls of these sizes were compared with eager execution, where they are to be."""
         met = self._met.get(alike(key))
-        return met is None or met.issuperset(sizes.items())
+        return met is None or frozenset(sizes.items()) in met
 
     def add_met(self, key: Any, sizes: Mapping[str, int]) -> None:
-        """Calls of these sizes were compared."""
-        self._met.setdefault(alike(key), set()).update(sizes.items())
+        """A call of these sizes was recorded and compared."""
+        self._met.setdefault(alike(key), set()).add(frozenset(sizes.items()))
+
+    def why_unlike(
+        self, key: Any, call: SizedCall, entry: Entry, why_unlike: WhyUnlike
+    ) -> str | None:
+        """Why calls of these sizes are not to be answered by the graph of another one.
+
+        Args:
+            key: of the call.
+            call: of these sizes.
+            entry: the graph.
+            why_unlike: records the call.
+        """
+        known, sizes = self._alike.setdefault(alike(key), set()), frozenset(call.sizes.items())
+        if sizes not in known:
+            why = why_unlike(call, entry)
+            if why:
+                return f"calls of the sizes {call.sizes} may do something else: {why}"
+            known.add(sizes)
+        return None
+
+    def smaller(self, key: Any, bucket: Mapping[str, int]) -> dict[str, int]:
+        """Sizes to try a bucket with: below its own, and recorded already if there are such."""
+        known = [dict(sizes) for sizes in self._alike.get(alike(key), ())]
+        below = [s for s in known if all(s.get(n, size) < size for n, size in bucket.items())]
+        wanted = {name: _much_smaller(size) for name, size in bucket.items()}
+        return min(
+            below,
+            key=lambda sizes: sum(abs(sizes[n] - size) for n, size in wanted.items()),
+            default=wanted,
+        )
 
     def difference(
         self, call: SizedCall, padded: SizedCall, entry: Entry, expected: Ran, got: Ran
@@ -101,13 +141,16 @@ class Verdicts:
         judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
         return judge.difference(expected, got, call.sizes)
 
-    def judge(self, case: Case, entry: Entry, template: Entry | None) -> None:
+    def judge(
+        self, case: Case, entry: Entry, template: Entry | None, why_unlike: WhyUnlike
+    ) -> None:
         """Compare a call with the same call padded, and learn what the outputs carry.
 
         Args:
             case: the two calls.
             entry: the graph, which was captured with the padded one.
             template: the graph of another size, if there is one.
+            why_unlike: records calls of other sizes.
 
         Raises:
             CaptureError: the graph is no use, since padding changes what was asked for.
@@ -118,7 +161,17 @@ class Verdicts:
         if verify is False and template is not None:
             entry.carried = template.carried
             return
-        run, judged = runner(captured), self._buckets.rows == "judge"
+        kind, like = alike(case.key), None if template is None else template.captured
+        # What was captured after the template of another size reads and does what that does.
+        if like is None or captured.guard is not like.guard:
+            for known in (self._met, self._alike):
+                known[kind] = set()
+            self._judged[kind] = {}
+        self._alike.setdefault(kind, set()).add(frozenset(case.padded.sizes.items()))
+        judged = self._buckets.rows == "judge"
+        run = runner(captured)
+        if verify is not False:
+            run = self._recorded(case.key, entry, why_unlike)
         if judged and verify is not False and captured.draws_random_numbers:
             raise CaptureError(
                 "the function draws random numbers: padded, it draws others than in eager "
@@ -131,40 +184,43 @@ class Verdicts:
         if case.result is NO_MATCH:
             expected = run(call.fn, call)
         else:
-            fills = run(call.fn, call).fills  # the padded call may leave less
-            expected = Ran(*flatten(case.result), got.writes, fills=fills)
-        self._learn_dims(entry, case, expected, got)
-        if verify is False or captured.draws_random_numbers:
+            expected = Ran(*flatten(case.result), got.writes)
+            run(call.fn, call)  # the padded call may leave less
+        self._learn_dims(entry, case, expected, got, run)
+        if verify is False:
+            return
+        met = self._met.setdefault(kind, set())
+        if captured.draws_random_numbers:
+            met |= self._alike[kind]
             return
         judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
         different = judge.difference(expected, got, call.sizes)
         if different:
             raise CaptureError(different)
         if judged:
-            like = None if template is None else template.captured
-            judge.fills = expected.fills
-            self._judge_rows(judge, case, captured, like)
+            self._judge_rows(judge, kind)
+        met |= self._alike[kind]
 
-    def _judge_rows(
-        self, judge: Judge, case: Case, captured: CapturedGraph, like: CapturedGraph | None
-    ) -> None:
+    def _judge_rows(self, judge: Judge, kind: Any) -> None:
         """Judge sizes that were not judged before; see :class:`~.rows.Judge`."""
-        kind = alike(case.key)
-        # What was captured after the template of another size reads and does what that does.
-        if like is None or captured.guard is not like.guard:
-            self._met[kind], self._judged[kind] = set(), {}
-        known, met = self._judged.setdefault(kind, {}), self._met.setdefault(kind, set())
+        known = self._judged.setdefault(kind, {})
         if any(size > known.get(name, 1) for name, size in judge.small.items()):
-            met.update(judge())
+            judge()
             known.update(judge.small)
-        # The graph was compared with the function at the bucket itself.
-        compared = {*case.call.sizes.items(), *case.padded.sizes.items()}
-        if judge.fills:
-            self._fills.add(kind)
-        if kind not in self._fills:
-            met.update(compared)
 
-    def _learn_dims(self, entry: Entry, case: Case, expected: Ran, got: Ran) -> None:
+    def _recorded(self, key: Any, entry: Entry, why_unlike: WhyUnlike) -> Runner:
+        """A runner of made calls that records the first one of each size."""
+        run = runner(entry.captured)
+
+        def recorded(fn: Callable[..., Any], call: SizedCall) -> Ran:
+            why = self.why_unlike(key, call, entry, why_unlike)
+            if why is not None:
+                raise CaptureError(why)
+            return run(fn, call)
+
+        return recorded
+
+    def _learn_dims(self, entry: Entry, case: Case, expected: Ran, got: Ran, run: Runner) -> None:
         """Let the entry know which dimensions of its outputs carry which size.
 
         Raises:
@@ -174,7 +230,7 @@ class Verdicts:
         other, of_other, given = call.sizes, expected, self._buckets.out_dims
         if given is None and not tells_apart(other, padded.sizes):
             probe = call.resized(_other_sizes(padded.sizes), self._buckets)
-            of_other, other = runner(entry.captured)(call.fn, probe), probe.sizes
+            of_other, other = run(call.fn, probe), probe.sizes
         if not got.spec == expected.spec == of_other.spec:
             raise CaptureError("the structure or a plain value of the result depends on the size")
         if given is not None:
@@ -187,16 +243,20 @@ class Verdicts:
             for position, (small, large) in pairs
         ]
 
-    def against_pieces(self, call: SizedCall, name: str, entry: Entry) -> str | None:
-        """Why pieces are no answer for such a call; asked once for each graph.
+    def against_pieces(
+        self, call: SizedCall, name: str, key: Any, entry: Entry, why_unlike: WhyUnlike
+    ) -> str | None:
+        """Why pieces are no answer for such a call; asked once for each graph and size.
 
         Args:
             call: above the largest bucket.
             name: of the dimension along which it would be cut.
+            key: of a piece.
             entry: of the largest bucket.
+            why_unlike: records the call.
         """
-        known = self._in_pieces.setdefault(entry, {})
-        if name not in known:
+        known, sizes = self._in_pieces.setdefault(entry, {}), frozenset(call.sizes.items())
+        if sizes not in known:
             if self._verify is False or entry.captured is None:
                 return None
             if entry.captured.draws_random_numbers:  # only if somebody said that it may
@@ -209,15 +269,20 @@ class Verdicts:
                 try:
                     whole = made_like(call, call.sizes, self._buckets)
                     step, run = self._buckets.sizes[name][-1], runner(entry.captured)
-                    known[name] = pieces_differ(
+                    known[sizes] = self.why_unlike(key, call, entry, why_unlike) or pieces_differ(
                         call.fn, whole, name, step, entry.carried, run, self._verify
                     )
                 except Exception as error:  # made inputs may be none that it takes
                     if interrupt_in(error):
                         raise
-                    known[name] = f"it raises {type(error).__name__}: {error}"
-        different = known[name]
+                    known[sizes] = f"it raises {type(error).__name__}: {error}"
+        different = known[sizes]
         return None if different is None else f'larger="split": {different}'
+
+
+def _much_smaller(size: int) -> int:
+    """A size that leaves much to pad, and is not 1, where models may do something else."""
+    return max(2, size // 8) if size > 2 else 1
 
 
 def alike(key: Any) -> Any:
@@ -236,8 +301,10 @@ def runner(captured: CapturedGraph | None) -> Runner:
         def look(written: UndoLog, recording: Recording) -> None:
             writes.extend(region.clone() for region in written.regions())
 
-        ran = run_and_roll_back(fn, call.args, call.kwargs, call.leaves, device, captured, look)
-        return Ran(*flatten(ran.result), writes, ran.draws, ran.fills)
+        result, draws = run_and_roll_back(
+            fn, call.args, call.kwargs, call.leaves, device, captured, look
+        )
+        return Ran(*flatten(result), writes, draws)
 
     return run
 
