@@ -21,7 +21,7 @@ SECTIONS = {
     r"before enable\(emulate|too large to make up|_NO_BACKWARD",
     "requires-grad": r"requires? grad|autograd|backward pass|forward-mode|set_detect_anomaly",
     "rows-that-padding-reaches": r"rows influence|padding|padded|dynamic dimension|out_dims|"
-    r"depends on the size|in pieces|dimensions for",
+    r"depends on the size|in pieces|dimensions for|may do something else",
     "control-flow-on-the-device": r"conditional node|the source of .* (is|cannot)|from 3\.11 on|"
     r"cannot be compiled anew|its test is|its turns",
     "captures-by-hand": r"capture_begin|capture_end|capture_error_mode|already holds a capture|"
@@ -45,7 +45,7 @@ SECTIONS = {
     "python-state": r"each call (also )?changes|a call changes|advances?\b|still changed|rebind|"
     r"keeps results by the very|what it stores|in Python could not be seen|each call advances|"
     r"keys that each call stores|gives something else each time|host reads values of|"
-    r"not seen$",
+    r"other arguments change|not seen$",
     "results": r"(^|: )results?: |holds a |made in the call but not by it|"
     r"the structure or a plain value",
     "arguments": r"(^|: )(an )?arguments?:? |takes plain numbers alone|"

@@ -536,22 +536,6 @@ def test_what_only_calls_do_that_do_not_fill_their_bucket_is_done_in_each(device
 
 
 @torch.no_grad()
-def test_a_cache_that_smaller_calls_fill_once_does_no_harm(device):
-    cache: dict[int, float] = {}
-
-    def fn(x):
-        if len(x) % 4 and len(x) not in cache:
-            cache[len(x)] = float(len(x))
-        return x * 2
-
-    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
-    for count in (3, 3, 7, 7, 3, 6, 6):
-        x = rows(device, count)
-        assert torch.equal(pool(x), x * 2)
-    assert pool.stats().replays and not pool.stats().fallbacks and cache
-
-
-@torch.no_grad()
 def test_templates_are_bounded_and_hold_nothing_of_a_call(device):
     graph = gfxgraph.graphed(lambda x, n: x * n)
     for n in range(200):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import CaptureError, VerificationError, one_line
+from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
 from ..interpose.host_reads import HostReads
@@ -278,7 +278,7 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
         session.reads.put_back(before.python)
         if interrupt_in(error):
             raise
-        return one_line(error)
+        return str(error) if isinstance(error, (GfxGraphError, Unexpected)) else one_line(error)
     finally:
         with LOCK:
             before.restore()
@@ -352,7 +352,8 @@ def _require_alike(
     leaves = set(map(address, guard.watched_hooks()))
     settings = _settings(session, recording).keys()
     folded = recording.sources_of_folds()
-    computes = template.state is not None
+    computes, watched = template.state is not None, guard.places()
+    unknown = [place.path for key, place in reads.places.items() if key not in watched]
     for is_other, what in (
         (computes and not _leaves_nothing(session, recording), "does more than compute"),
         (not issued.groups <= template.groups, "issues a collective"),
@@ -361,7 +362,7 @@ def _require_alike(
         (must_record_again(recording, session.varying, device), "reads what may vary on the host"),
         (recording.autograd > template.autograd, "lets autograd take part"),
         (recording.differentiates > template.differentiates, "runs backward passes"),
-        (not reads.places.keys() <= guard.places().keys(), "reads other Python state"),
+        (bool(unknown), f"reads {some(unknown[::-1])}, which calls of other sizes do not"),
         (not reads.may_not_be_given() <= template.stored, "stores in other Python state"),
         (bool(objects) and objects.leaves_out(objects.read), "reads its arguments in part"),
         (not reads.locks.keys() <= set(map(address, template.locks)), "takes another lock"),
