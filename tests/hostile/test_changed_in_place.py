@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import collections
+import functools
 import sqlite3
 import struct
 import types
@@ -344,3 +346,74 @@ def test_what_a_call_changes_in_place_is_changed_by_each(device, name):
         called = wrap(fn)
         found.append([(called(x).tolist(), asked()) for _ in range(6)])
     assert found[0] == found[1]
+
+
+def _takes_and_puts_back(d):
+    d["a"] = d.pop("a")
+
+
+def _deletes_and_stores(d):
+    value = d["a"]
+    del d["a"]
+    d["a"] = value
+
+
+def _empties_and_fills(d):
+    held = sorted(d.items(), reverse=True)
+    d.clear()
+    d.update(held)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3, 5)])
+@pytest.mark.parametrize(
+    "make", [dict, collections.OrderedDict, functools.partial(collections.defaultdict, int)]
+)
+@pytest.mark.parametrize("change", [_takes_and_puts_back, _deletes_and_stores, _empties_and_fills])
+@torch.no_grad()
+def test_what_is_taken_out_of_a_dict_and_put_back_comes_last_in_each_call(
+    device, change, make, sizes
+):
+    def made():
+        held = make()
+        held.update(a=1, b=2)
+
+        def fn(x):
+            change(held)
+            return x * 2
+
+        return fn, held
+
+    (fn, held), (twin, expected) = made(), made()
+    graph = gfxgraph.graphed(fn)
+    for n in range(12):
+        if n % 3 == 2:  # the program changes the order
+            for d in (held, expected):
+                d["b"] = d.pop("b")
+        x = torch.ones(sizes[n % len(sizes)], 4, device=device)
+        assert torch.equal(graph(x), twin(x))
+        assert list(held) == list(expected)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3, 5)])
+@torch.no_grad()
+def test_so_does_an_attribute_that_is_deleted_and_set(device, sizes):
+    def made():
+        held = types.SimpleNamespace(a=1, b=2)
+
+        def fn(x):
+            value = held.a
+            del held.a
+            held.a = value
+            return x * value
+
+        return fn, held
+
+    (fn, held), (twin, expected) = made(), made()
+    graph = gfxgraph.graphed(fn)
+    for n in range(12):
+        if n % 3 == 2:
+            for item in (held, expected):
+                item.b = vars(item).pop("b")
+        x = torch.ones(sizes[n % len(sizes)], 4, device=device)
+        assert torch.equal(graph(x), twin(x))
+        assert list(vars(held)) == list(vars(expected))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import decimal
 import functools
 import logging
@@ -206,6 +208,13 @@ SET_BY_SOME: dict[str, tuple[str, Any, Any]] = {
         lambda value: setattr(decimal.getcontext(), "prec", value),
     ),
 }
+DELETED_BY_SOME = {
+    "attribute": "if hasattr(s, 'old'): del s.old",
+    "slot": "if hasattr(s.slot, 'old'): del s.slot.old",
+    "item": "s.table.pop('old', None)",
+    "variable": "forget()",
+    "missing item": "s.missing[len(x)]",
+}
 KEPT_BY_SOME = {
     "item": "if len(x) not in s.table: s.table[len(x)] = len(x)",
     "setdefault": "s.table.setdefault(len(x), 3)",
@@ -216,7 +225,7 @@ KEPT_BY_SOME = {
 
 
 class Slot:
-    __slots__ = ("rows",)
+    __slots__ = ("old", "rows")
 
 
 class Kept:
@@ -406,3 +415,43 @@ def test_what_only_the_whole_of_some_calls_reads_is_seen_where_they_are_cut(devi
         if size:
             x = rows(size, size)
             assert torch.equal(pool(x), fn(x))
+
+
+@pytest.mark.parametrize("beside", ["alone", "thread"])
+@pytest.mark.parametrize("name", DELETED_BY_SOME)
+@torch.no_grad()
+def test_what_runs_with_made_arguments_delete_is_there_again(device, name, beside):
+    end = threading.Event()
+    if beside == "thread":
+        threading.Thread(target=end.wait, daemon=True).start()
+
+    def made() -> tuple[Any, Any]:
+        fn, space = in_odd_calls(DELETED_BY_SOME[name])
+        s, variable = space["s"], 1
+        s.old = s.slot.old = s.table["old"] = 1
+        s.missing = collections.defaultdict(list)
+
+        def forget():
+            nonlocal variable
+            with contextlib.suppress(NameError):
+                del variable
+
+        def shown():
+            try:
+                held = variable
+            except NameError:
+                held = None
+            return hasattr(s, "old"), hasattr(s.slot, "old"), dict(s.table), dict(s.missing), held
+
+        space["forget"] = forget
+        return fn, shown
+
+    (fn, own), (twin, expected) = made(), made()
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    try:
+        for number, size in enumerate((2, 2, 4, 6, 8, 3, 3, 7)):
+            x = rows(number, size)
+            assert torch.equal(pool(x), twin(x))
+            assert own() == expected()
+    finally:
+        end.set()

@@ -36,6 +36,7 @@ Step: TypeAlias = tuple[Any, ...]
 ``("cell", name)``             a variable of a function around it
 ``("attribute", base, name)``  an attribute
 ``("unset", base, name)``      an attribute that is deleted
+``("forget", kind, name)``     a global variable, or one in a cell, that is deleted
 ``("item", base, key)``        an item
 ``("contains", base, key)``    whether a container has an item
 ``("content", *bases)``        all that containers hold
@@ -233,7 +234,10 @@ class _Reader:
 
     def store_variable(self, step: dis.Instruction) -> None:
         kind = "global" if step.opname.endswith("GLOBAL") else "cell"
-        self._written(step, 0, kind, kind, step.argval)
+        if step.opname.startswith("DELETE"):
+            self.steps[step.offset] = ("forget", kind, step.argval)
+        else:
+            self._written(step, 0, kind, kind, step.argval)
 
     def _written(
         self, step: dis.Instruction, operands: int, kind: str, unset: str, *names: str

@@ -1163,6 +1163,7 @@ class Lookups:
                 return dict.get(item, at, UNKNOWN)
             value = self._read(item, at, f"{self._path(item)}[{raw.written_as(at)}]")
             if value is MISSING and raw.is_a(item, collections.defaultdict):
+                self._note_line(item, at)
                 self._called_by_c(self._attribute(item, "default_factory"))
             return self._or_unknown(value)
         if not _is_index(at, raw.length(item)):

@@ -287,6 +287,7 @@ class Reads(Alike):
                     what = f"each call sets {place.path}"
                     self.refusal = self.refusal or explain("python-state", what, place.where)
             self._set_in_c.clear()
+            self._read_order()
             if before is not None:
                 before.settle(self.places)
                 before.add_changed(self.places)
@@ -319,6 +320,16 @@ class Reads(Alike):
             self._now = self.left_out = None
             if since is not None:
                 since.end()
+
+    def _read_order(self) -> None:
+        """What a run takes out of a dict and stores there again comes last from then on. Where the
+        dict is as it was all the same, that depends on its order."""
+        for at in self._taken_from:
+            content, _ = self._before.get(at, (None, None))
+            if content is None or not raw.is_a(content.container.item, dict):
+                continue
+            if ("content", at) not in self.places and not content.container.changes():
+                self._read_new(("content", at), content)
 
     def _call_of_root(self, function: Any) -> None:
         """What decides which code a call of the function runs: no instruction that we see asks."""
@@ -920,6 +931,15 @@ class Reads(Alike):
                 registry: Any = own.get(name)
                 if raw.is_a(registry, dict) and not dict.__contains__(registry, key):
                     self._read(registry, key, f"{self._path(item)}.{key}")
+        return UNKNOWN
+
+    def _forget(self, frame: _Frame, kind: str, name: str) -> Any:
+        is_global = kind == "global"
+        self._note_line(frame.frame.f_globals if is_global else self._variable_of(frame, name))
+        self._repeats.doubts += 1
+        if is_global:
+            self._repeats.stop()
+        _STEPS[kind](self, frame, name)
         return UNKNOWN
 
     def _count(self, frame: _Frame, *step: Any) -> Any:
@@ -1672,8 +1692,11 @@ class Reads(Alike):
         args = self._behind(args)
         if args and args[0] is not UNKNOWN:
             own = None if raw.is_a(args[0], type) else raw.attributes(args[0])
+            if own is not None and self._is_state(args[0]):
+                self._know(own, self._path(args[0]))  # the collector may not
             self._keep_as_it_was(own)
             self._taken_from.add(address(args[0] if own is None else own))
+            self._note_line(args[0], args[1] if len(args) > 1 and type(args[1]) is str else None)
         return self._rebound(frame, args)
 
     def _rebound(self, frame: _Frame, args: list[Any]) -> Any:
@@ -1969,6 +1992,7 @@ _STEPS: dict[str, Callable[..., Any]] = {
     "global": Reads._global,
     "cell": Reads._cell,
     "attribute": Reads._attribute_step,
+    "forget": Reads._forget,
     "unset": Reads._unset,
     "item": Reads._item,
     "contains": Reads._contains,
