@@ -21,7 +21,7 @@ SECTIONS = {
     r"before enable\(emulate|too large to make up|_NO_BACKWARD",
     "requires-grad": r"requires? grad|autograd|backward pass|forward-mode|set_detect_anomaly",
     "rows-that-padding-reaches": r"rows influence|padding|padded|dynamic dimension|out_dims|"
-    r"depends on the size|in pieces|dimensions for|may do something else",
+    r"depends on the size|in pieces|dimensions for|may do something else|calls of this size",
     "control-flow-on-the-device": r"conditional node|the source of .* (is|cannot)|from 3\.11 on|"
     r"cannot be compiled anew|its test is|its turns",
     "captures-by-hand": r"capture_begin|capture_end|capture_error_mode|already holds a capture|"

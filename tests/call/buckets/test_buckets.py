@@ -886,3 +886,16 @@ def test_results_of_two_dynamic_dimensions_have_no_gaps(device):
         for _ in range(4):
             for got, expected in zip(pool(x), fn(x), strict=True):
                 assert torch.equal(got, expected) and got.stride() == expected.stride()
+
+
+@torch.no_grad()
+def test_many_sizes_that_hardly_come_again_run_as_in_eager_execution(device):
+    pool = gfxgraph.ShapeBucketPool(lambda x: x * 2, [256])
+    for count in range(1, 130):
+        assert torch.equal(pool(rows(device, count)), rows(device, count) * 2)
+    (reason,) = pool.stats().fallbacks
+    assert "calls of this size are few" in reason
+    before = pool.stats().replays
+    for _ in range(14):  # 1 was such a call, 9 more are, and one is recorded
+        assert torch.equal(pool(rows(device, 129)), rows(device, 129) * 2)
+    assert pool.stats().replays == before + 4

@@ -41,13 +41,17 @@ from .sized import SizedReplays, shapes_of
 from .sizes import Buckets, SizedCall
 from .stats import PoolStats
 from .traffic import suggest_buckets
-from .verdicts import Case, Verdicts, runner
+from .verdicts import RUNS_OF_A_RECORDING, Case, Verdicts, runner
 
 __all__ = ["Padded", "new_dispatcher"]
 
 # Tries to judge a graph of a recipe beside other threads.
 _MAX_JUDGED = 8
 
+_FEW = (
+    f"calls of this size are few: one is recorded after {RUNS_OF_A_RECORDING} others, and then the "
+    "graph of a bucket answers them"
+)
 _LINKED = (
     "result: some of its tensors share memory. A padded call cannot cut them so that they still "
     "do. Return copies."
@@ -189,6 +193,8 @@ class Padded(Exact):
         call, _ = _sized(request)
         if self._verdicts.is_met(request.key, call.sizes):
             return NO_MATCH
+        if self._verdicts.waits(request.key, call.sizes):
+            return dispatcher.run_eagerly(*call.given, _FEW)
         with turn_if_free(all_leave=False) as is_ours:  # otherwise one of the next calls
             if not is_ours:
                 return NO_MATCH

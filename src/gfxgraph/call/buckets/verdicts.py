@@ -7,6 +7,7 @@ compared with eager execution: what a function does for one size only, no made i
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,6 +33,11 @@ from .sizes import Buckets, SizedCall
 
 __all__ = ["Case", "Verdicts", "runner"]
 
+
+RUNS_OF_A_RECORDING = 10
+"""Eager runs that take about as long as a recorded one."""
+# How many sizes of one kind of calls are recorded at their first call.
+_RECORDED_AT_ONCE = 64
 
 Sizes: TypeAlias = frozenset[tuple[str, int]]
 
@@ -68,6 +74,8 @@ class Verdicts:
         #: By function and kind of call: the sizes, with their names, of which a recorded run has
         #: shown that graphs do what they do. There is no entry where nothing is to be compared.
         self._met: dict[Any, set[Sizes]] = {}
+        #: How often calls of sizes came that are not recorded yet.
+        self._waiting: Counter[tuple[Any, Sizes]] = Counter()
         #: By the same: the sizes that were recorded, compared or not.
         self._alike: dict[Any, set[Sizes]] = {}
         #: By the same: up to which sizes it was judged, by name.
@@ -80,6 +88,7 @@ class Verdicts:
         """Start anew."""
         self._met.clear()
         self._alike.clear()
+        self._waiting.clear()
         self._judged.clear()
 
     @property
@@ -97,6 +106,19 @@ class Verdicts:
         """Whether calls of these sizes were compared with eager execution, where they are to be."""
         met = self._met.get(alike(key))
         return met is None or frozenset(sizes.items()) in met
+
+    def waits(self, key: Any, sizes: Mapping[str, int]) -> bool:
+        """Whether a call of these sizes is not worth a recorded run yet.
+
+        Those of the first sizes are. Of others, eager calls have to have taken as long first: then
+        sizes that hardly ever come again cost nothing, and the others twice as much at most.
+        """
+        kind = alike(key)
+        if len(self._met.get(kind, ())) < _RECORDED_AT_ONCE:
+            return False
+        at = kind, frozenset(sizes.items())
+        self._waiting[at] += 1
+        return self._waiting[at] <= RUNS_OF_A_RECORDING
 
     def add_met(self, key: Any, sizes: Mapping[str, int]) -> None:
         """A call of these sizes was recorded and compared."""
