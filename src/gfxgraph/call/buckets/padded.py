@@ -191,7 +191,7 @@ class Padded(Exact):
         Where they differ the bucket is refused from now on.
         """
         call, _ = _sized(request)
-        if self._verdicts.is_met(request.key, call.sizes):
+        if self._verdicts.is_met(entry, call.sizes):
             return NO_MATCH
         if self._verdicts.waits(request.key, call.sizes):
             return dispatcher.run_eagerly(*call.given, _FEW)
@@ -240,9 +240,7 @@ class Padded(Exact):
         run, got, expected, different = runner(captured), None, None, None
         try:
             # Rolled back: then it is seen what the run for the caller will read, do and leave.
-            different = self._verdicts.why_unlike(
-                request.key, call, entry, dispatcher.builder.why_unlike
-            )
+            different = self._verdicts.why_unlike(call, entry, dispatcher.builder.why_unlike)
             expected = None if different else run(call.fn, call)
             if different is None and captured is not None and not captured.plain:
                 got = run(call.fn, padded)
@@ -264,7 +262,7 @@ class Padded(Exact):
             different = self._verdicts.difference(call, padded, entry, expected, got)
         if got is not None and different is None and self._verify is not False:
             with entries.lock:
-                self._verdicts.add_met(request.key, call.sizes)
+                self._verdicts.add_met(entry, call.sizes)
         return answer, different, got is not None
 
     def trial(self, request: Request, entry: Entry) -> Callable[[], Any] | None:
@@ -284,7 +282,7 @@ class Padded(Exact):
         result = replay(call.fn, padded.args, padded.kwargs, padded.leaves)
         if result is NO_MATCH:
             return NO_MATCH
-        if call.shapes is not None and self._verdicts.is_met(request.key, call.sizes):
+        if call.shapes is not None and self._verdicts.is_met(entry, call.sizes):
             self._sized.add(call, entry, flatten(result)[1], self.buckets, self.layout)
         if call.sizes == padded.sizes:
             return result
@@ -321,10 +319,10 @@ class Padded(Exact):
         called, bucket = result is not NO_MATCH, padded.sizes
         # Something has to be padded for a look at what padding does.
         if result is NO_MATCH or any(call.sizes[n] == size > 1 for n, size in bucket.items()):
-            sizes = self._verdicts.smaller(request.key, bucket)
+            template = self.template(entries, call, unproven)
+            sizes = self._verdicts.smaller(template, bucket)
             # Where there is a graph for another size, made inputs are known to be taken.
-            may_be_made = not called and self._verdicts.judges
-            is_known = may_be_made and self.template(entries, call, unproven)
+            is_known = not called and self._verdicts.judges and template is not None
             make = functools.partial(made_like, call) if is_known else call.resized
             call = make(sizes, self.buckets)
             padded, result = call.resized(bucket, self.buckets), NO_MATCH
@@ -399,8 +397,8 @@ class Padded(Exact):
             piece = call.piece(name, 0, step)
             entry, reason = self._entry_now(dispatcher, piece)
             if entry is not None:
-                key, record = self.request(piece).key, dispatcher.builder.why_unlike
-                reason = self._verdicts.against_pieces(call, name, key, entry, record)
+                record = dispatcher.builder.why_unlike
+                reason = self._verdicts.against_pieces(call, name, entry, record)
             if entry is not None and reason is None:
                 return self._answer_in_pieces(dispatcher, call, name, entry)
         return dispatcher.run_eagerly(*call.given, reason or "")

@@ -18,6 +18,7 @@ from ...device import current_device
 from ...errors import CaptureError
 from ...graph.captured import CapturedGraph
 from ...graph.compare import Tolerance
+from ...graph.guard import Guard
 from ...graph.locks import turn_if_free
 from ...graph.rollback import run_and_roll_back
 from ...interpose.interrupts import interrupt_in
@@ -71,14 +72,14 @@ class Verdicts:
 
     def __init__(self, buckets: Buckets, verify: Tolerance) -> None:
         self._buckets, self._verify = buckets, verify
-        #: By function and kind of call: the sizes, with their names, of which a recorded run has
-        #: shown that graphs do what they do. There is no entry where nothing is to be compared.
-        self._met: dict[Any, set[Sizes]] = {}
+        #: By the guard of graphs: the sizes, with their names, of which a recorded run has shown
+        #: that these do what calls do. There is no entry where nothing is to be compared.
+        self._met: weakref.WeakKeyDictionary[Guard, set[Sizes]] = weakref.WeakKeyDictionary()
+        #: By the same: the sizes that were recorded, compared or not.
+        self._alike: weakref.WeakKeyDictionary[Guard, set[Sizes]] = weakref.WeakKeyDictionary()
         #: How often calls of sizes came that are not recorded yet.
         self._waiting: Counter[tuple[Any, Sizes]] = Counter()
-        #: By the same: the sizes that were recorded, compared or not.
-        self._alike: dict[Any, set[Sizes]] = {}
-        #: By the same: up to which sizes it was judged, by name.
+        #: By function and kind of call: up to which sizes it was judged, by name.
         self._judged: dict[Any, dict[str, int]] = {}
         #: Graph -> sizes above it -> why they are not answered in pieces, if they are not.
         self._in_pieces: weakref.WeakKeyDictionary[Entry, dict[Sizes, str | None]]
@@ -102,9 +103,9 @@ class Verdicts:
         draws = captured is not None and captured.draws_random_numbers
         return self.judges or (entry.unproven and not draws)
 
-    def is_met(self, key: Any, sizes: Mapping[str, int]) -> bool:
+    def is_met(self, entry: Entry, sizes: Mapping[str, int]) -> bool:
         """Whether calls of these sizes were compared with eager execution, where they are to be."""
-        met = self._met.get(alike(key))
+        met = None if entry.captured is None else self._met.get(entry.captured.guard)
         return met is None or frozenset(sizes.items()) in met
 
     def waits(self, key: Any, sizes: Mapping[str, int]) -> bool:
@@ -113,29 +114,30 @@ class Verdicts:
         Those of the first sizes are. Of others, eager calls have to have taken as long first: then
         sizes that hardly ever come again cost nothing, and the others twice as much at most.
         """
-        kind = alike(key)
-        if len(self._met.get(kind, ())) < _RECORDED_AT_ONCE:
-            return False
-        at = kind, frozenset(sizes.items())
+        at = alike(key), frozenset(sizes.items())
+        if at not in self._waiting and len(self._waiting) < _RECORDED_AT_ONCE:
+            self._waiting[at] = RUNS_OF_A_RECORDING
         self._waiting[at] += 1
         return self._waiting[at] <= RUNS_OF_A_RECORDING
 
-    def add_met(self, key: Any, sizes: Mapping[str, int]) -> None:
+    def add_met(self, entry: Entry, sizes: Mapping[str, int]) -> None:
         """A call of these sizes was recorded and compared."""
-        self._met.setdefault(alike(key), set()).add(frozenset(sizes.items()))
+        if entry.captured is not None:
+            met = self._met.setdefault(entry.captured.guard, set())
+            met.add(frozenset(sizes.items()))
 
-    def why_unlike(
-        self, key: Any, call: SizedCall, entry: Entry, why_unlike: WhyUnlike
-    ) -> str | None:
+    def why_unlike(self, call: SizedCall, entry: Entry, why_unlike: WhyUnlike) -> str | None:
         """Why calls of these sizes are not to be answered by the graph of another one.
 
         Args:
-            key: of the call.
             call: of these sizes.
             entry: the graph.
             why_unlike: records the call.
         """
-        known, sizes = self._alike.setdefault(alike(key), set()), frozenset(call.sizes.items())
+        if entry.captured is None:
+            return None
+        known = self._alike.setdefault(entry.captured.guard, set())
+        sizes = frozenset(call.sizes.items())
         if sizes not in known:
             why = why_unlike(call, entry)
             if why:
@@ -143,9 +145,13 @@ class Verdicts:
             known.add(sizes)
         return None
 
-    def smaller(self, key: Any, bucket: Mapping[str, int]) -> dict[str, int]:
-        """Sizes to try a bucket with: below its own, and recorded already if there are such."""
-        known = [dict(sizes) for sizes in self._alike.get(alike(key), ())]
+    def smaller(self, template: Entry | None, bucket: Mapping[str, int]) -> dict[str, int]:
+        """Sizes to try a bucket with: below its own, and recorded already if there are such.
+
+        ``template``: the graph of another size, if there is one.
+        """
+        guard = None if template is None or template.captured is None else template.captured.guard
+        known = [dict(sizes) for sizes in (() if guard is None else self._alike.get(guard, ()))]
         below = [s for s in known if all(s.get(n, size) < size for n, size in bucket.items())]
         wanted = {name: _much_smaller(size) for name, size in bucket.items()}
         return min(
@@ -186,14 +192,13 @@ class Verdicts:
         kind, like = alike(case.key), None if template is None else template.captured
         # What was captured after the template of another size reads and does what that does.
         if like is None or captured.guard is not like.guard:
-            for known in (self._met, self._alike):
-                known[kind] = set()
             self._judged[kind] = {}
-        self._alike.setdefault(kind, set()).add(frozenset(case.padded.sizes.items()))
+        recorded = self._alike.setdefault(captured.guard, set())
+        recorded.add(frozenset(case.padded.sizes.items()))
         judged = self._buckets.rows == "judge"
         run = runner(captured)
         if verify is not False:
-            run = self._recorded(case.key, entry, why_unlike)
+            run = self._recorded(entry, why_unlike)
         if judged and verify is not False and captured.draws_random_numbers:
             raise CaptureError(
                 "the function draws random numbers: padded, it draws others than in eager "
@@ -211,9 +216,9 @@ class Verdicts:
         self._learn_dims(entry, case, expected, got, run)
         if verify is False:
             return
-        met = self._met.setdefault(kind, set())
+        met = self._met.setdefault(captured.guard, set())
         if captured.draws_random_numbers:
-            met |= self._alike[kind]
+            met |= recorded
             return
         judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
         different = judge.difference(expected, got, call.sizes)
@@ -221,7 +226,7 @@ class Verdicts:
             raise CaptureError(different)
         if judged:
             self._judge_rows(judge, kind)
-        met |= self._alike[kind]
+        met |= recorded
 
     def _judge_rows(self, judge: Judge, kind: Any) -> None:
         """Judge sizes that were not judged before; see :class:`~.rows.Judge`."""
@@ -230,12 +235,12 @@ class Verdicts:
             judge()
             known.update(judge.small)
 
-    def _recorded(self, key: Any, entry: Entry, why_unlike: WhyUnlike) -> Runner:
+    def _recorded(self, entry: Entry, why_unlike: WhyUnlike) -> Runner:
         """A runner of made calls that records the first one of each size."""
         run = runner(entry.captured)
 
         def recorded(fn: Callable[..., Any], call: SizedCall) -> Ran:
-            why = self.why_unlike(key, call, entry, why_unlike)
+            why = self.why_unlike(call, entry, why_unlike)
             if why is not None:
                 raise CaptureError(why)
             return run(fn, call)
@@ -266,14 +271,13 @@ class Verdicts:
         ]
 
     def against_pieces(
-        self, call: SizedCall, name: str, key: Any, entry: Entry, why_unlike: WhyUnlike
+        self, call: SizedCall, name: str, entry: Entry, why_unlike: WhyUnlike
     ) -> str | None:
         """Why pieces are no answer for such a call; asked once for each graph and size.
 
         Args:
             call: above the largest bucket.
             name: of the dimension along which it would be cut.
-            key: of a piece.
             entry: of the largest bucket.
             why_unlike: records the call.
         """
@@ -291,7 +295,7 @@ class Verdicts:
                 try:
                     whole = made_like(call, call.sizes, self._buckets)
                     step, run = self._buckets.sizes[name][-1], runner(entry.captured)
-                    known[sizes] = self.why_unlike(key, call, entry, why_unlike) or pieces_differ(
+                    known[sizes] = self.why_unlike(call, entry, why_unlike) or pieces_differ(
                         call.fn, whole, name, step, entry.carried, run, self._verify
                     )
                 except Exception as error:  # made inputs may be none that it takes
