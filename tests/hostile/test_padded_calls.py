@@ -455,3 +455,20 @@ def test_what_runs_with_made_arguments_delete_is_there_again(device, name, besid
             assert own() == expected()
     finally:
         end.set()
+
+
+@torch.no_grad()
+def test_what_one_bucket_watches_says_nothing_of_another(device):
+    held = SimpleNamespace(flag=False)
+
+    def fn(x):
+        if len(x) > 4:
+            return x * (2 if held.flag else 2.0)  # so its guard watches the flag
+        return x * (3 if len(x) == 2 and held.flag else 2)
+
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    for number, size in enumerate((3, 3, 8, 8, 6, 6, 2, 2, 2, 0, 2, 2, 6, 3)):
+        held.flag |= not size
+        if size:
+            x = rows(number, size)
+            assert torch.equal(pool(x), fn(x))
