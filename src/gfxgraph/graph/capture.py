@@ -353,7 +353,8 @@ def _require_alike(
     settings = _settings(session, recording).keys()
     folded = recording.sources_of_folds()
     computes, watched = template.state is not None, guard.places()
-    unknown = [place.path for key, place in reads.places.items() if key not in watched]
+    read = [place.path for key, place in reads.places.items() if key not in watched]
+    unknown = list(dict.fromkeys(reversed(read)))  # what was read last says most
     for is_other, what in (
         (computes and not _leaves_nothing(session, recording), "does more than compute"),
         (not issued.groups <= template.groups, "issues a collective"),
@@ -362,7 +363,7 @@ def _require_alike(
         (must_record_again(recording, session.varying, device), "reads what may vary on the host"),
         (recording.autograd > template.autograd, "lets autograd take part"),
         (recording.differentiates > template.differentiates, "runs backward passes"),
-        (bool(unknown), f"reads {some(unknown[::-1])}, which calls of other sizes do not"),
+        (bool(unknown), f"reads {some(unknown)}, which calls of other sizes do not"),
         (not reads.may_not_be_given() <= template.stored, "stores in other Python state"),
         (bool(objects) and objects.leaves_out(objects.read), "reads its arguments in part"),
         (not reads.locks.keys() <= set(map(address, template.locks)), "takes another lock"),
