@@ -248,7 +248,7 @@ def capture_like(
 
 
 def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> str:
-    """Why a call is not to be answered by graphs of calls of other sizes; ``""``: it may be.
+    """Why graphs of other sizes must not answer a call; ``""``: they may.
 
     One recorded run, which is rolled back, says what the call reads, does and leaves. All of that
     has to be what ``template`` does: its guard watches nothing else.

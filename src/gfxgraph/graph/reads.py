@@ -322,8 +322,8 @@ class Reads(Alike):
                 since.end()
 
     def _read_order(self) -> None:
-        """What a run takes out of a dict and stores there again comes last from then on. Where the
-        dict is as it was all the same, that depends on its order."""
+        """A key that a run takes out of a dict and stores again becomes the last one. If that does
+        not change the dict, the key was the last one before: the run depends on the order."""
         for at in self._taken_from:
             content, _ = self._before.get(at, (None, None))
             if content is None or not raw.is_a(content.container.item, dict):

@@ -129,7 +129,7 @@ class Stores:
         return not self.is_complete or self._line(owner_of(container.item), key) is not None
 
     def add(self, more: Stores) -> None:
-        """What ``more`` has seen counts here as well."""
+        """Add the stores that ``more`` has noted."""
         self.sets_settings |= more.sets_settings
         self.is_complete &= more.is_complete
         for at, lines in more._lines.items():

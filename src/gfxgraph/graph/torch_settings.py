@@ -208,7 +208,7 @@ MODES = [
     ),
     Setting("torch.set_default_device", _default_device, torch.set_default_device, True),
 ]
-"""What is in force on a thread. Most functions set it for a block."""
+"""Modes of the current thread. Most functions enter them as a context manager."""
 
 
 _IN_FLOAT32 = {torch.float32, torch.complex64}

@@ -1,7 +1,7 @@
 """Which sizes of one callable may be padded, and which were compared with eager execution.
 
-A bucket is judged before its graph is used (:mod:`.rows`), and the first call of each size is
-compared with eager execution: what a function does for one size only, no made input shows.
+A bucket is judged before its graph is used (:mod:`.rows`). The first call of each size is recorded,
+and compared with eager execution: what a function does for one size only, no made input shows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .made import made_like
 from .rows import Judge, Ran, Runner, carried_by, pieces_differ, tells_apart
 from .sizes import Buckets, SizedCall
 
-__all__ = ["Case", "Verdicts", "runner"]
+__all__ = ["RUNS_OF_A_RECORDING", "Case", "Verdicts", "runner"]
 
 
 RUNS_OF_A_RECORDING = 10
@@ -111,8 +111,8 @@ class Verdicts:
     def waits(self, key: Any, sizes: Mapping[str, int]) -> bool:
         """Whether a call of these sizes is not worth a recorded run yet.
 
-        Those of the first sizes are. Of others, eager calls have to have taken as long first: then
-        sizes that hardly ever come again cost nothing, and the others twice as much at most.
+        The first sizes are recorded at once. A later size first runs eagerly for about as long as a
+        recorded run takes, so a size that hardly comes again is never recorded.
         """
         at = alike(key), frozenset(sizes.items())
         if at not in self._waiting and len(self._waiting) < _RECORDED_AT_ONCE:
@@ -127,7 +127,7 @@ class Verdicts:
             met.add(frozenset(sizes.items()))
 
     def why_unlike(self, call: SizedCall, entry: Entry, why_unlike: WhyUnlike) -> str | None:
-        """Why calls of these sizes are not to be answered by the graph of another one.
+        """Why a graph of other sizes must not answer calls of these sizes; ``None``: it may.
 
         Args:
             call: of these sizes.
