@@ -15,8 +15,8 @@ SECTIONS = {
     "a-missing-package": r"pip install|needs torch .* or newer",
     "several-ranks": r"all ranks|which send nothing|goes on when the call ends|"
     r"held by a capture that is under way",
-    "memory": r"no room for its graph|GFXGRAPH_VRAM_CAP|OutOfMemory|out of memory|lies in .* MiB|"
-    r"no capture was begun",
+    "memory": r"no room (for its graph|to record)|GFXGRAPH_VRAM_CAP|OutOfMemory|out of memory|"
+    r"lies in .* MiB|no capture was begun",
     "the-emulated-device": r"emulat|simulat|SimulatedCuda|kernel for the CPU|fake implementation|"
     r"before enable\(emulate|too large to make up|_NO_BACKWARD",
     "requires-grad": r"requires? grad|autograd|backward pass|forward-mode|set_detect_anomaly",

@@ -890,7 +890,7 @@ def test_results_of_two_dynamic_dimensions_have_no_gaps(device):
 
 @torch.no_grad()
 def test_many_sizes_that_hardly_come_again_run_as_in_eager_execution(device):
-    pool = gfxgraph.ShapeBucketPool(lambda x: x * 2, [256])
+    pool = gfxgraph.graphed(lambda x: x * 2, buckets=[256], fallback="raise")
     for count in range(1, 130):
         assert torch.equal(pool(rows(device, count)), rows(device, count) * 2)
     (reason,) = pool.stats().fallbacks

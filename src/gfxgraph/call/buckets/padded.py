@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import weakref
 from collections import Counter
@@ -19,7 +18,7 @@ from ...graph.compare import Tolerance
 from ...graph.locks import inside_gfxgraph, is_only_thread, turn_if_free, turn_to_capture
 from ...interpose.interrupts import interrupt_in, own_handlers
 from ...record.effects import storage_key
-from ...stats import Elements, log, tally
+from ...stats import Elements, tally
 from .. import timing, validation
 from ..dispatch import Dispatcher, Exact
 from ..entries import Entries
@@ -194,7 +193,9 @@ class Padded(Exact):
         if self._verdicts.is_met(entry, call.sizes):
             return NO_MATCH
         if self._verdicts.waits(request.key, call.sizes):
-            return dispatcher.run_eagerly(*call.given, _FEW)
+            dispatcher.entries.count_fallback(_FEW)  # no reason to raise: a graph will answer it
+            dispatcher.entries.count_eager_call()
+            return call.run()
         with turn_if_free(all_leave=False) as is_ours:  # otherwise one of the next calls
             if not is_ours:
                 return NO_MATCH
@@ -245,7 +246,7 @@ class Padded(Exact):
             if different is None and captured is not None and not captured.plain:
                 got = run(call.fn, padded)
         except torch.OutOfMemoryError as error:  # the call itself may well have room
-            log(logging.DEBUG, "not_compared", because=one_line(error))
+            entries.count_fallback(f"no room to record a call of its size: {one_line(error)}")
         except Exception as error:
             if interrupt_in(error):
                 raise
