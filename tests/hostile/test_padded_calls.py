@@ -472,3 +472,41 @@ def test_what_one_bucket_watches_says_nothing_of_another(device):
         if size:
             x = rows(number, size)
             assert torch.equal(pool(x), fn(x))
+
+
+REPLACED_BY_SOME = {
+    "gradient": "s.layer.weight.grad = None",
+    "class": "s.__class__ = Kept.__bases__[0]",
+    "attributes": "s.__dict__ = dict(vars(s), old=2)",
+}
+
+
+@pytest.mark.parametrize("name", REPLACED_BY_SOME)
+@torch.no_grad()
+def test_what_runs_with_made_arguments_replace_is_there_again(device, name):
+    def made() -> tuple[Any, Any]:
+        fn, space = in_odd_calls(REPLACED_BY_SOME[name])
+        s = space["s"]
+        s.old, s.layer.weight.grad = 1, torch.ones(2, 2)
+        return fn, lambda: (s.old, s.layer.weight.grad is None, type(s) is space["Kept"])
+
+    (fn, own), (twin, expected) = made(), made()
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    for number, size in enumerate((2, 2, 4, 6, 8, 3, 3, 7)):
+        x = rows(number, size)
+        assert torch.equal(pool(x), twin(x))
+        assert own() == expected()
+
+
+@torch.no_grad()
+def test_what_calls_of_some_sizes_do_to_an_argument_is_done_to_each(device):
+    def fn(held):
+        if len(held["x"]) == 3:
+            held["out"] = 1
+        return held["x"] * 2
+
+    pool = gfxgraph.ShapeBucketPool(fn, [4, 8])
+    for number, size in enumerate((2, 2, 4, 3, 3, 3, 6, 3)):
+        own, other = {"x": rows(number, size)}, {"x": rows(number, size)}
+        assert torch.equal(pool(own), fn(other))
+        assert list(own) == list(other)
