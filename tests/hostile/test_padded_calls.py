@@ -510,3 +510,39 @@ def test_what_calls_of_some_sizes_do_to_an_argument_is_done_to_each(device):
         own, other = {"x": rows(number, size)}, {"x": rows(number, size)}
         assert torch.equal(pool(own), fn(other))
         assert list(own) == list(other)
+
+
+def _in_a_method(factor):
+    class Model:
+        scaled = factor
+
+    model = Model()
+    return lambda x: x * model.scaled(x.shape[0])
+
+
+CACHED = {
+    "called": lambda factor: lambda x: x * factor(x.shape[0]),
+    "with keywords": lambda factor: lambda x: x * factor(n=x.shape[0]),
+    "a method": _in_a_method,
+    "partial": lambda factor: lambda x: x * functools.partial(factor, x.shape[0])(),
+    "map": lambda factor: lambda x: x * sum(map(factor, [x.shape[0]])),
+}
+
+
+@pytest.mark.parametrize("maxsize", [None, 32])
+@pytest.mark.parametrize("name", CACHED)
+def test_calls_with_made_sizes_leave_no_entry_in_a_cache_in_c(device, name, maxsize):
+    scales = {"graphed": 2.0, "eager": 2.0}
+
+    def function(of):
+        def factor(*given, n=None):
+            return scales[of] * (given[-1] if n is None else n)
+
+        return CACHED[name](functools.lru_cache(maxsize=maxsize)(factor))
+
+    fast, slow = gfxgraph.graphed(function("graphed"), buckets=[4, 8]), function("eager")
+    for number, size in enumerate((3, 8, 1, 2, 4, 5, 7, 6, 3, 8, 4)):
+        if number in (1, 4):
+            scales.update(graphed=2.0 + number, eager=2.0 + number)
+        x = rows(number, size)
+        assert torch.equal(fast(x), slow(x))

@@ -52,6 +52,8 @@ class Alike(Imports):
             self._asking_for = None
             if not is_alike:
                 del self._repeats.read[read:]  # we have asked that, and not the frame
+            else:
+                self.stores.meet_whole(key.objects)
             return is_alike
 
         return self._repeats.is_alike(key, asked)

@@ -132,6 +132,7 @@ def capture(
     ):
         with graph_pool.on_stream():
             eager = warm_up(session, options.warmup)
+        raise_if_moved(before.python.stores)
         before.host.check_still()
         journal.refuse(before.python.reaches)  # the runs of nobody's call
         through = before.memory.written_through()

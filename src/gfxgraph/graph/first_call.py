@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from ..errors import CaptureError
 from .device_state import DeviceState
 from .host_state import Stood
 from .one_shots import Found, OneShots
+from .stores import Stores
 
 __all__ = ["as_of_now", "one_shots_before", "raise_if_moved"]
 
@@ -36,16 +36,16 @@ def as_of_now(
 
     @contextmanager
     def put_back(doubt: str = "") -> Iterator[None]:
-        one_shots.doubt, error = doubt, stood.error()
+        one_shots.doubt = doubt
         with torch.no_grad():
             after = state.now()
             state.put_back(*before)
-        outer = _of_the_call.one_shots, _of_the_call.error
-        _of_the_call.one_shots, _of_the_call.error = one_shots, error
+        outer = _of_the_call.one_shots, _of_the_call.stood
+        _of_the_call.one_shots, _of_the_call.stood = one_shots, stood
         try:
             yield
         finally:
-            _of_the_call.one_shots, _of_the_call.error = outer
+            _of_the_call.one_shots, _of_the_call.stood = outer
             with torch.no_grad():
                 state.put_back(*after)
 
@@ -56,7 +56,7 @@ def as_of_now(
 
 class _OfTheCall(threading.local):
     one_shots: OneShots | None = None
-    error: CaptureError | None = None
+    stood: Stood | None = None
 
 
 _of_the_call = _OfTheCall()
@@ -67,13 +67,18 @@ def one_shots_before() -> OneShots | None:
     return _of_the_call.one_shots
 
 
-def raise_if_moved() -> None:
+def raise_if_moved(stores: Stores | None = None) -> None:
     """Raise if the caller's own run advanced state that no replay advances.
 
     Such a function is not run again.
 
+    Args:
+        stores: what a recorded run has met. Default: there was none yet, and what another thread
+            may have advanced does not count.
+
     Raises:
         CaptureError: it did.
     """
-    if _of_the_call.error is not None:
-        raise _of_the_call.error
+    error = None if _of_the_call.stood is None else _of_the_call.stood.error(stores)
+    if error is not None:
+        raise error

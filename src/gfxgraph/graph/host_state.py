@@ -9,6 +9,7 @@ the function does not run again.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,10 +63,18 @@ class _Source:
             self.kind.write(self.item, self.saved)
 
     def is_of_others(self, stores: Stores | None) -> bool:
-        """Whether another thread, and no run that ``stores`` knows, has changed this setting."""
-        if self.kind is not SETTING or self.item.of_thread or stores is None:
+        """Whether only another thread, and no run that ``stores`` knows, can have changed it."""
+        if stores is None:
             return False
-        return stores.decide and not stores.sets_settings
+        if self.kind is SETTING:
+            return not self.item.of_thread and stores.decide and not stores.sets_settings
+        return self.is_seen and not stores.may_advance(self.item)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether a recorded run shows who changes it."""
+        draws = self.kind.draws and self.kind is not TORCH
+        return self.kind.is_data or (draws and not self.is_shared)
 
     def error(self) -> CaptureError:
         """Why no graph can hold what advances it."""
@@ -107,15 +116,29 @@ def _still_sources(found: Found) -> list[_Source]:
     return sources
 
 
+def _perturb(source: _Source, expected: dict[_Source, Any]) -> None:
+    expected[source] = perturb(source.item, source.kind)
+
+
 class Stood:
     """A snapshot of the state that no replay advances, to see later whether a run advanced it."""
 
     def __init__(self, found: Found = ()) -> None:
         self._sources = sorted(_still_sources(found), key=lambda source: source.is_shared)
+        self._is_alone = is_only_thread()
 
-    def error(self) -> CaptureError | None:
-        """Why a function that has run meanwhile cannot be captured; ``None``: nothing moved."""
-        return next((source.error() for source in self._sources if source.has_moved()), None)
+    def error(self, stores: Stores | None = None) -> CaptureError | None:
+        """Why a function that has run meanwhile cannot be captured; ``None``: nothing moved.
+
+        ``stores``: what another run has met, which tells about what another thread may have moved.
+        Default: only what this thread must have moved counts.
+        """
+        for source in self._sources:
+            is_told = self._is_alone or not source.is_seen
+            may_be_own = stores is None or not (is_told or source.is_of_others(stores))
+            if may_be_own and (is_told or stores is not None) and source.has_moved():
+                return source.error()
+        return None
 
 
 def default_generators(device: Device, index: int) -> list[torch.Generator]:
@@ -206,8 +229,8 @@ class HostState:
         alone = is_only_thread()
 
         def is_own(source: _Source) -> bool:
-            is_set = source.kind is SETTING and not source.is_of_others(self._stores)
-            return alone or is_set or not source.is_shared
+            is_shared = source.is_shared and source.kind is not SETTING
+            return alone or not (is_shared or source.is_of_others(self._stores))
 
         return [s.path for s in self._still if is_own(s) and s.has_moved()]
 
@@ -231,19 +254,26 @@ class HostState:
             CaptureError: something was; it is put back where that can be.
         """
         # From another state than the last call left behind: who seeds in each call shows, too.
-        perturbed = [perturb(source.item, source.kind) for source in self._still]
+        # What another thread may draw from waits until the run meets it.
+        stores = self._stores
+        expected: dict[_Source, Any] = {}
+        for source in self._still:
+            change = functools.partial(_perturb, source, expected)
+            if stores is not None and stores.decide and source.is_seen and source.kind.draws:
+                expected[source] = source.saved
+                stores.when_met[address(source.item)] = change
+            else:
+                change()
         try:
             yield
         finally:
-            moved = [
-                source
-                for source, state in zip(self._still, perturbed, strict=True)
-                if not source.is_at(state)
-            ]
+            if stores is not None:
+                stores.when_met.clear()
+            moved = [s for s, state in expected.items() if not s.is_at(state)]
             for source in self._still:
                 self._rewind(source)
-        if moved:
-            raise self._error(moved[0])
+        for source in moved:
+            self._refuse_moved(source)
         self.one_shots.check_unmoved()
 
     def check_still(self) -> None:
@@ -254,17 +284,18 @@ class HostState:
         """
         for source in self._still:
             if source.has_moved():
-                raise self._error(source)
+                self._refuse_moved(source)
         self.one_shots.check_unmoved()
 
-    def _error(self, source: _Source) -> CaptureError:
+    def _refuse_moved(self, source: _Source) -> None:
         if not source.is_of_others(self._stores):
-            return source.error()
-        return CaptureError(
-            f"another thread has changed {source.path} meanwhile, which holds for the whole "
-            "process.",
-            transient=True,
-        )
+            raise source.error()
+        if source.kind is SETTING:
+            raise CaptureError(
+                f"another thread has changed {source.path} meanwhile, which holds for the whole "
+                "process.",
+                transient=True,
+            )
 
     # What a recording tells of.
 

@@ -554,15 +554,49 @@ class Kept:
 
     def _items(self) -> list[Any]:
         """The entries of the dict behind it, if they are not too many to ask in each call."""
-        own = self._cached.__dict__
-        found = [item for item in gc.get_referents(self._cached) if type(item) is dict]
-        return [
-            value
-            for item in found
-            if item is not own and len(item) <= _MAX_KEPT
-            for value in list(item.values())
-        ]
+        entries = entries_of(self._cached)
+        return list(entries.values()) if len(entries) <= _MAX_KEPT else []
+
+
+class Entries:
+    """The entries that a cache of ``functools`` has, to take out later what came to it.
+
+    Attributes:
+        path: name of the cache.
+        cached: the cache.
+    """
+
+    def __init__(self, path: str, cached: Any) -> None:
+        self.path, self.cached = path, cached
+        self._misses = cached.cache_info().misses
+        # Not the keys themselves, which would live as long as this does.
+        self._keys = frozenset(map(address, entries_of(cached)))
+
+    def has_missed(self) -> bool:
+        """Whether it was asked meanwhile for what it did not hold."""
+        return bool(self.cached.cache_info().misses > self._misses)
+
+    def take_out_new(self) -> None:
+        """Take out the entries that have come meanwhile.
+
+        Nothing brings back what they have pushed out. Another thread whose entry goes as well
+        computes the result again.
+        """
+        if self.has_missed():
+            entries = entries_of(self.cached)
+            for key in [key for key in entries if address(key) not in self._keys]:
+                # A bounded cache expects that an entry may be gone.
+                entries.pop(key, None)
+
+
+def entries_of(cached: Any) -> dict[Any, Any]:
+    """The dict behind a cache of ``functools``; empty where the cache keeps nothing."""
+    own = cached.__dict__
+    found = [part for part in gc.get_referents(cached) if type(part) is dict and part is not own]
+    # A bounded cache refers to its results as well, and they may be dicts.
+    of_links = (part for part in found if any(map(_is_link, itertools.islice(part.values(), 1))))
+    return next(of_links, found[-1] if found else {})
 
 
 def _is_link(item: Any) -> bool:
-    return raw.name_of(type(item)) == "_lru_list_elem"
+    return raw.name_of(type(item)).endswith("_lru_list_elem")

@@ -285,6 +285,8 @@ class Lookups:
             self._know((raw.attributes(value) or {}).get("__wrapped__"), path)
             return value
         self._known[at] = value, path
+        if at in self.stores.when_met:
+            self.stores.when_met.pop(at)()
         kind = type(value)
         for name, getter in in_c.settings_of(value):
             self._setting(name, getter)

@@ -288,6 +288,9 @@ class Reads(Alike):
                     self.refusal = self.refusal or explain("python-state", what, place.where)
             self._set_in_c.clear()
             self._read_order()
+            read = [place.held for place in self.places.values() if isinstance(place, Content)]
+            self.stores.meet(value for _, value in itertools.chain.from_iterable(read))
+            self.stores.meet(value for value, _ in self._known.values())
             if before is not None:
                 before.settle(self.places)
                 before.add_changed(self.places)
@@ -1544,6 +1547,7 @@ class Reads(Alike):
         """Code in Python that is not looked at may write to containers that it is given, or call
         their methods, as ``tree_map(found.append, tree)`` does."""
         todo = list(items)
+        self.stores.meet_whole(todo)
         seen: set[int] = set()
         for item in todo:  # which grows meanwhile
             if address(item) in seen or address(type(item)) in HOLLOW:
@@ -1578,6 +1582,8 @@ class Reads(Alike):
     ) -> Any:
         """``items`` are given to code that nobody looks at, which may read and write them."""
         kind = type(function)
+        if not in_c.only_reads(function):
+            self.stores.meet_whole(items)
         for item in () if in_c.only_reads(function) else items:
             is_method = address(type(item)) in _IN_C  # as in map(found.append, names)
             self._note_line(getattr(item, "__self__", item) if is_method else item)

@@ -66,6 +66,14 @@ class Kind(NamedTuple):
         """Whether it gives random numbers."""
         return self.what.startswith(("torch.", "random.", "numpy.random."))
 
+    @property
+    def is_data(self) -> bool:
+        """Whether it is memory of the program's."""
+        return self.what in _DATA
+
+
+_DATA = {"numpy.ndarray", "numpy.void", "ctypes object", "bytearray", "array.array"}
+
 
 def _read_random(item: Any) -> Any:
     own = raw.attributes(item) or {}

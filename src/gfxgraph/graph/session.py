@@ -236,6 +236,7 @@ class CaptureSession:
             ) from error
         finally:
             self.rewind()
+            self.before.python.take_out_of_caches()
 
     # Eager runs.
 
@@ -277,6 +278,8 @@ class CaptureSession:
                 self.reads.passages = Passages(recorder)
             self.reads.closed = self.before.python.closed
             self.reads.older = self.before.python.addresses()
+        elif self.before.python.stores is not None:
+            self.before.python.stores.meet_all()
         host.begin()
         with (
             no_side_effects(lambda: recorder.quiet > 0),

@@ -32,7 +32,7 @@ from . import raw
 from .containers import Additions, Container, Slots
 from .executed import executed_now
 from .guard import REGISTRIES, Guard
-from .in_c import is_array
+from .in_c import Entries, is_array
 from .lift import lift_among
 from .listening import is_closed
 from .locks import no_garbage_collection
@@ -168,7 +168,7 @@ class PythonState:
         #: Where there is TorchScript, whose state cannot be looked at.
         self.scripted: list[str] = []
         self.closed: list[tuple[str, Any]] = []
-        self._caches: list[tuple[str, Any, int]] = []
+        self._caches: list[Entries] = []
         self._containers: list[Container] = []
         #: Path, tensor, an alias of what it was, and whether it required grad.
         self._tensors: dict[int, tuple[str, torch.Tensor, torch.Tensor, bool]] = {}
@@ -300,6 +300,7 @@ class PythonState:
         if now.changes() or (executed and not executed.spaces.keys() <= self._executed.keys()):
             return None
         now.stores = Stores()
+        now._caches = [Entries(entries.path, entries.cached) for entries in self._caches]
         return now
 
     def unguarded_now(self) -> PythonState:
@@ -332,7 +333,15 @@ class PythonState:
 
     def missed(self) -> list[tuple[str, Any]]:
         """Caches of ``functools`` that have computed something since, with their names."""
-        return [(f"{path}()", c) for path, c, misses in self._caches if _misses(c) > misses]
+        return [(f"{c.path}()", c.cached) for c in self._caches if c.has_missed()]
+
+    def take_out_of_caches(self) -> None:
+        """Take out of caches of ``functools`` what runs with other arguments have put there.
+
+        The next call with such arguments computes it anew, from what there is then.
+        """
+        for entries in self._caches:
+            entries.take_out_new()
 
     def recorded(self) -> list[str]:
         """Names of tensors into which autograd has recorded an operation."""
@@ -358,6 +367,7 @@ class PythonState:
             keys = self._changes_of(container)
             held = self.stores.without_run(container) if keys and self.stores else None
             container.restore(keys, held)
+        self.take_out_of_caches()
         for _, tensor, alias, required_grad in self._own_tensors():
             if _lies_elsewhere(tensor, alias):
                 tensor.data = alias
@@ -536,7 +546,7 @@ class PythonState:
             self.stateful.append((path, item))
             yield from ((path, part) for part in held_in_c(item))
         if level < _SEARCHED and raw.is_a(item, functools._lru_cache_wrapper):
-            self._caches.append((path, item, _misses(item)))
+            self._caches.append(Entries(path, item))
             yield path, item.__wrapped__
             yield from ((f"{path}()", result) for result in _results(item))
         elif level < _SEARCHED and raw.is_a(item, *_SCRIPTED):
@@ -820,10 +830,6 @@ def _holds_what_it_gives(item: Any) -> bool:
         # That generator serves once.
         return not raw.is_a(item, contextlib._GeneratorContextManagerBase)
     return any("__next__" in raw.namespace(cls) for cls in raw.classes(item))
-
-
-def _misses(cache: Any) -> int:
-    return int(cache.cache_info().misses)
 
 
 def _lies_elsewhere(tensor: torch.Tensor, before: torch.Tensor) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import types
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from .containers import Container, owner_of
 from .guard import REGISTRIES
 from .locks import is_only_thread
 from .places import Item, Place
+from .saved_state import held_in_c
 
 __all__ = ["Stores"]
 
@@ -30,10 +33,12 @@ class Stores:
         sets_settings: whether runs may have set settings of torch, which all threads share.
         is_complete: whether all that was stored was seen. If not, every change counts as the run's
             own: that it has stored something is certain, and that another thread has is not.
+        when_met: by the address of an object, what to do once a run meets it.
     """
 
     def __init__(self) -> None:
         self.sets_settings, self.is_complete = False, True
+        self.when_met: dict[int, Callable[[], None]] = {}
         self._was_alone = is_only_thread()
         #: Where something was stored first: by the container, and by the key, ``None``: any key.
         self._lines: dict[int, dict[Any, tuple[str, int]]] = {}
@@ -42,6 +47,31 @@ class Stores:
         self._put: dict[int, list[Any]] = {}
         self._taken: set[int] = set()
         self._changed: set[int] = set()
+        # Addresses of what runs have met; empty: no run has told. Of those in the second, runs may
+        # have met all that they lead to.
+        self._met: set[int] = set()
+        self._met_whole: set[int] = set()
+        self._may_meet_all = False
+
+    def meet(self, items: Iterable[Any]) -> None:
+        """A run has met these objects; each attribute or variable of one is another item."""
+        if not self._is_alone():
+            _add_all(self._met, items, parts=True)
+
+    def meet_whole(self, items: Iterable[Any]) -> None:
+        """A run may have met all that these objects lead to."""
+        if not self._is_alone():
+            _add_all(self._met_whole, items, parts=False)
+
+    def meet_all(self) -> None:
+        """A run may have met any object."""
+        self._may_meet_all = True
+
+    def may_advance(self, item: Any) -> bool:
+        """Whether runs may have changed what an object holds in C."""
+        if not self.decide or self._may_meet_all or not self._met:
+            return True
+        return address(item) in self._met or address(item) in self._met_whole
 
     def note(self, container: Any, key: Any, line: tuple[str, int]) -> None:
         """Something is stored in a container or an object, at ``line``.
@@ -116,7 +146,10 @@ class Stores:
     @property
     def decide(self) -> bool:
         """Whether only what was seen to be stored counts as the run's own."""
-        return self.is_complete and not (self._was_alone and is_only_thread())
+        return self.is_complete and not self._is_alone()
+
+    def _is_alone(self) -> bool:
+        return self._was_alone and is_only_thread()
 
     def own(self, container: Container, keys: Collection[Any]) -> list[Any]:
         """Those of the keys that runs may have changed."""
@@ -154,6 +187,36 @@ class Stores:
     def _line(self, item: Any, key: Any) -> tuple[str, int] | None:
         known = self._lines.get(address(item), {})
         return known.get(_name(item, key)) or known.get(None)
+
+
+# Who asks for what these hold is seen.
+_NOT_FOLLOWED = (
+    *(type, types.ModuleType, types.FunctionType, types.MethodType, types.CodeType),
+    *(types.FrameType, types.CellType, torch.Tensor),
+)
+_WITH_ITEMS = (dict, list, set, deque)
+
+
+def _add_all(found: set[int], items: Iterable[Any], parts: bool) -> None:
+    """Add the addresses of ``items`` and of all that they hold.
+
+    ``parts``: but for attributes.
+    """
+    todo = list(items)
+    own = {address(raw.attributes(item)) for item in todo} if parts else set()
+    while todo:
+        item = todo.pop()
+        at = address(item)
+        if at in found or raw.is_a(item, *_NOT_FOLLOWED):
+            continue
+        found.add(at)
+        if at in own:
+            continue
+        todo += held_in_c(item)
+        if not (parts and raw.is_mutable(type(item))):
+            todo += gc.get_referents(item)
+        elif raw.is_a(item, *_WITH_ITEMS):
+            todo += (value for _, value in raw.contents(item))
 
 
 _MAXLEN: Any = raw.namespace(deque)["maxlen"]
