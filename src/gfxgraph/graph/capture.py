@@ -16,12 +16,14 @@ from dataclasses import dataclass
 
 import torch
 
+from ..device.overrides import hidden_modes
 from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
 from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
 from ..interpose.host_reads import HostReads
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import Source
+from ..record.answers import Answers
 from ..record.collectives import Issued, held_in_graphs, refused, together
 from ..record.effects import Unexpected, nobody_else_holds, storage_key
 from ..record.explain import explain, some
@@ -35,12 +37,12 @@ from .fallbacks import capture_with_fallbacks, lower, reads_often, trace_lightly
 from .first_call import one_shots_before, raise_if_moved
 from .guard import Guard
 from .lift import EffectsError, lift_among
-from .locks import LOCK, inside_gfxgraph
+from .locks import LOCK, inside_gfxgraph, is_only_thread
 from .lookups import REGISTERED
 from .lowering import OutgrownError, Ways
 from .pool import GraphPool
 from .rebinding import prove
-from .rollback import Modes, Snapshot
+from .rollback import Modes, Snapshot, only_computes
 from .session import CaptureSession, Failed, Target
 from .state import PythonState
 from .torch_settings import Settings, deciding, of_autograd
@@ -218,24 +220,18 @@ def capture_like(
     # Ranks go the same way, and the long one is open to all of them.
     if target.is_lifted or options.agree is not None or not template.guard.holds():
         return None
-    before = Snapshot.take(
-        graph_pool.device,
-        graph_pool.index,
-        target.roots,
-        graph_pool.on_stream,
-        None if template.state is None else template.state.again(),
-    )
-    journal = Journal.of_the_call(witness)
-    session = CaptureSession(target, graph_pool, before, journal)
+    is_proven = _is_told_the_same(template, target, graph_pool)
+    session = _session_like(template, target, graph_pool)
+    before = session.before
     try:
-        _refuse_as_found(before, target, journal)
+        _refuse_as_found(before, target, session.journal)
         with (
             session.rolled_back(),
             inside_gfxgraph(),
             without_graphs_of_inductor(),
             refused() as issued,
         ):
-            return _captured_like(template, session, options, issued)
+            return _captured_like(template, session, options, issued, is_proven)
     except (Exception, Unexpected) as error:
         session.reads.put_back(before.python)
         if interrupt_in(error):
@@ -259,17 +255,64 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
         target: the function, and the arguments of the call.
         graph_pool: where ``template`` lies.
     """
+    guard = template.guard
+    if _is_told_the_same(template, target, graph_pool):
+        return ""
+    session = _session_like(template, target, graph_pool)
+    why = _why_unlike(template, session)
+    if not why and guard.told is None:
+        guard.told, answers = [], Answers()
+        of_sizes = _session_like(template, target, graph_pool)
+        if template.plain and not (
+            session.reads.handled or _why_unlike(template, of_sizes, answers)
+        ):
+            reads = of_sizes.reads
+            is_seen = answers.are_all and not (reads.handled or reads.asks_who_watches)
+            guard.told = answers.told if is_seen else []
+    return why
+
+
+def _session_like(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> CaptureSession:
     state = None if template.state is None else template.state.again()
     device, index = graph_pool.device, graph_pool.index
     before = Snapshot.take(device, index, target.roots, graph_pool.on_stream, state)
-    journal = Journal.of_the_call(witness)
-    session = CaptureSession(target, graph_pool, before, journal)
+    return CaptureSession(target, graph_pool, before, Journal.of_the_call(witness))
+
+
+def _is_told_the_same(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> bool:
+    """Whether torch tells a call what it tells calls of other sizes, but for the sizes.
+
+    Then the call goes the same way as these: it reads and does the same. See
+    :mod:`~gfxgraph.record.answers`.
+    """
+    if not template.guard.told or not is_only_thread():
+        return False
+    answers = Answers()
+    device, index = graph_pool.device, graph_pool.index
+    alone = only_computes(template, device, index, target.inputs)
     try:
-        _refuse_as_found(before, target, journal)
+        with graph_pool.on_stream(), alone, hidden_modes(), answers:
+            target.function()
+    except (Exception, Unexpected) as error:
+        if interrupt_in(error):
+            raise
+        # Met again, and explained, in a run that is recorded.
+        log(logging.DEBUG, "not_alike", because=one_line(error))
+        return False
+    return answers.are_all and answers.told == template.guard.told
+
+
+def _why_unlike(
+    template: CapturedGraph, session: CaptureSession, answers: Answers | None = None
+) -> str:
+    """See :func:`why_unlike`; ``answers`` as for :meth:`CaptureSession.record`."""
+    before, target = session.before, session.target
+    try:
+        _refuse_as_found(before, target, session.journal)
         with session.rolled_back(), inside_gfxgraph(), without_graphs_of_inductor():
             host, on_stream = before.host, session.pool.on_stream
             with refused() as issued, on_stream(), host.standing_still(), Modes() as modes:
-                recording, _ = session.record()
+                recording, _ = session.record(answers=answers)
             if modes.changed:
                 return f"it changes {some(modes.changed)}"
             refuse_effects(session)
@@ -287,16 +330,20 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
 
 
 def _captured_like(
-    template: CapturedGraph, session: CaptureSession, options: CaptureOptions, issued: Issued
+    template: CapturedGraph,
+    session: CaptureSession,
+    options: CaptureOptions,
+    issued: Issued,
+    is_proven: bool,
 ) -> CapturedGraph:
-    """See :func:`capture_like`.
+    """See :func:`capture_like`; ``is_proven``: what the function reads, ``template`` reads.
 
     Raises:
         Exception: it cannot be captured like that.
     """
     host = session.before.host
     with session.pool.on_stream(), host.standing_still():
-        recording, outputs = session.record()
+        recording, outputs = session.record(with_reads=not is_proven)
     refuse_effects(session)
     session.varying = varying(session, recording)
     _require_alike(template, session, recording, issued)
@@ -332,6 +379,8 @@ def _captured_like(
     _refuse_unsettled(session)
     _refuse_changed(session)
     captured = _captured(session, eager, None, template.guard)
+    if is_proven:
+        captured = dataclasses.replace(captured, stored=template.stored, locks=template.locks)
     return dataclasses.replace(
         captured, sample=sample, rebinding=rebinding, report=[*captured.report, *how]
     )

@@ -130,6 +130,8 @@ class Guard:
         words: of these places what lies in memory, where it takes long to compare; ``None``: it
             does not. A thread of ours can do that while a graph is launched.
         rest_holds: the same as ``places_hold``, where all ``words`` are the same.
+        told: what torch tells calls that read what this watches, whatever their sizes; empty: that
+            differs, or is not known. ``None``: nobody has asked.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class Guard:
         self.words: SameWords | None = None
         self.rest_holds = self.places_hold
         self._modes_hold: Callable[[], bool] = lambda: True
+        self.told: list[Any] | None = None
 
     def watch(self, place: Place) -> None:
         """Watch that ``place`` holds what it holds."""

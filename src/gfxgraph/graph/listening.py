@@ -94,9 +94,11 @@ class Listener(Protocol):
         failed: why it could not be told of all; ``""``: it could.
         hears_all: whether to tell also of instructions that read nothing.
         left_out: a frame of which nothing matters but its end; ``None``: there is none.
+        handled: how many errors were caught, but for ``StopIteration``.
     """
 
     failed: str
+    handled: int
     hears_all: bool
     left_out: types.FrameType | None
 
@@ -213,7 +215,14 @@ if sys.version_info >= (3, 12):
             if threading.get_ident() == ident and listener.left_out in (None, frame):
                 listener.leave(frame, None)
 
+        @opaque
+        def handled(code: types.CodeType, offset: int, error: BaseException) -> None:
+            is_end = isinstance(error, StopIteration)
+            if threading.get_ident() == ident and not (is_end or _is_closed(sys._getframe(1))):
+                listener.handled += 1
+
         callbacks = {
+            events.EXCEPTION_HANDLED: handled,
             events.PY_START: start,
             events.PY_RESUME: start,
             events.PY_THROW: thrown,
@@ -294,6 +303,7 @@ else:
             self._listener: Listener | None = listener
             self._before = sys.gettrace()  # that of another room of ours, or none
             self._has_raised = False
+            self._met_error: types.FrameType | None = None
 
         @property
         def is_over(self) -> bool:
@@ -326,6 +336,13 @@ else:
                 return None
             if waiting:
                 let_in()
+            if event == "exception":
+                is_end = isinstance(arg, tuple) and arg[0] is StopIteration
+                self._met_error = None if is_end else frame
+                return self.inside
+            if self._met_error is not None:
+                self._listener.handled += event == "opcode" and self._met_error is frame
+                self._met_error = None
             if event == "opcode":
                 self._has_raised = True  # then Python takes the trace function away
                 self._listener.instruction(frame, frame.f_lasti)

@@ -41,6 +41,7 @@ from ..interpose.frames import NOTHING, Stack, depths, places_of, variables_of
 from ..interpose.interrupts import interrupt_in, is_stand_in
 from ..interpose.source import CLOSED, users_line
 from ..record.again import Begun, Passages
+from ..record.answers import Answers, Size
 from ..record.explain import explain, some
 from ..record.interceptor import current_interceptor
 from ..record.side_effects import Acting
@@ -185,6 +186,8 @@ class Reads(Alike):
         closed: how containers are reached that belong to objects whose code nobody looks at, and
             these.
         older: where objects are that were there before the run, as far as somebody else knows.
+        handled: how many errors the function has caught.
+        answers: what torch tells the run, with sizes kept back; ``None``: they are not.
         stops: whether to end the run by the refusal, before the instruction that it is about:
             nobody could put back what that does to an object in C.
     """
@@ -206,6 +209,8 @@ class Reads(Alike):
         self.locks: dict[int, tuple[str, Any]] = {}
         self._acquired: set[int] = set()
         self.hears_all = self.is_doubtful = self._is_unlike = False
+        self.handled = 0
+        self.answers: Answers | None = None
         self.passages: Passages | None = None
         # By the address of code, whether a frame of it has done much.
         self._large: dict[int, bool] = {}
@@ -1006,6 +1011,7 @@ class Reads(Alike):
     def _is(self, frame: _Frame, *both: bytecode.Operand) -> Any:
         """A counter is a number to who compares it with other objects than ``None``."""
         values = [self._value(frame, operand) for operand in both]
+        self._ask_sizes(values)
         is_asked = any(value in self._given or raw.is_a(value, *CHANGING) for value in values)
         if is_asked and not any(value is None for value in values):
             self._given.hand_out_all()  # which of the arguments are one is in no key
@@ -1232,6 +1238,8 @@ class Reads(Alike):
             self._method_called(function, given)
             frame.calls = function.__func__.__code__
             return UNKNOWN
+        if self.answers is not None:
+            self._tells_unseen(function, given or positional)
         if address(kind) in _IN_C and function.__name__ in _TO_NUMPY:
             self._calculates()  # with what it gives, maybe
         for item in given:  # id(), operator.is_() and their like do not ask a number
@@ -1761,6 +1769,7 @@ class Reads(Alike):
                 self._content(args[2], 0)
             return UNKNOWN
         self._isinstance(frame, args)
+        self._ask_sizes(args)
         return type(args[0])
 
     def _isinstance(self, frame: _Frame, args: list[Any]) -> Any:
@@ -1768,7 +1777,22 @@ class Reads(Alike):
         if type(item) is Counted and not frame.is_of_torch():
             item.use()
         self._class_asked(item, args[1] if len(args) > 1 else ())
+        if any(cls is torch.SymInt for cls in each_class(tuple(args[1:]))):
+            self._ask_sizes([item])
         return UNKNOWN
+
+    def _ask_sizes(self, items: Iterable[Any]) -> None:
+        """These are asked for what a size that is kept back answers in another way."""
+        for item in items:
+            if type(item) is Size:
+                item.give_up()
+
+    def _tells_unseen(self, function: Any, given: Iterable[Any]) -> None:
+        """Code in C may tell of a tensor that it is given, and torch's modes do not see it."""
+        is_seen = _is_seen_by_modes(function) or self._called_in_python(function, type(function))
+        are_tensors = any(item is UNKNOWN or raw.is_a(item, torch.Tensor) for item in given)
+        if self.answers and (function is _HIDES or (are_tensors and not is_seen)):
+            self.answers.give_up()
 
     def _issubclass(self, frame: _Frame, args: list[Any]) -> Any:
         if len(args) == 2 and raw.is_a(args[0], type):
@@ -1959,6 +1983,41 @@ def _is_own_variable(frame: _Frame, kind: str, name: str) -> bool:
     code = frame.frame.f_code
     is_own = name in code.co_cellvars and name not in code.co_freevars
     return kind == "cell" and is_own and bool(code.co_flags & inspect.CO_OPTIMIZED)
+
+
+# In it, no mode sees a call.
+_HIDES: Any = torch._C.DisableTorchFunction
+_SEEN_BY_MODES = frozenset(
+    (
+        *("builtins", "_operator", "itertools", "_functools", "functools", "_collections"),
+        *("collections", "math", "types", "torch"),
+        *(f"torch._C._{part}" for part in ("nn", "fft", "linalg", "special", "sparse", "nested")),
+    )
+)
+
+_OF_OVERRIDES = frozenset(
+    address(getattr(torch._C, f"_has_torch_function{which}"))
+    for which in ("", "_unary", "_variadic")
+)
+
+
+def _is_seen_by_modes(function: Any) -> bool:
+    """Whether torch's modes see what code in C asks of the tensors that it is given: that of torch
+    which calls them first, and that which knows nothing of tensors."""
+    owner: Any = getattr(function, "__self__", None)
+    if address(function) in _OF_OVERRIDES:
+        return True
+    if raw.is_a(owner, types.ModuleType):
+        return str(owner.__name__) in _SEEN_BY_MODES
+    if owner is None and raw.is_a(function, types.BuiltinFunctionType):
+        return getattr(torch._C._VariableFunctions, function.__name__, None) is function
+    if type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        owner = function.__objclass__
+    elif raw.is_a(function, type):
+        owner = function
+    cls = owner if raw.is_a(owner, type) else type(owner)
+    is_tensor = cls is torch._C.TensorBase or raw.is_a(owner, torch.Tensor)
+    return is_tensor or raw.module_of(cls) in _SEEN_BY_MODES
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

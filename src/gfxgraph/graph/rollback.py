@@ -34,7 +34,7 @@ from .state import PythonState
 from .stores import Stores
 from .torch_settings import MODES
 
-__all__ = ["Modes", "Snapshot", "run_and_roll_back"]
+__all__ = ["Modes", "Snapshot", "only_computes", "run_and_roll_back"]
 
 
 @dataclass
@@ -130,7 +130,7 @@ def run_and_roll_back(
     is_alone = is_only_thread()
     if template is not None and template.plain and is_alone:
         try:
-            with _only_computes(template, device, index, inputs):
+            with only_computes(template, device, index, inputs):
                 result = function(*args, **kwargs)
             return result, False
         except Unexpected as surprise:
@@ -230,7 +230,7 @@ class Modes:
 
 
 @contextmanager
-def _only_computes(
+def only_computes(
     template: CapturedGraph,
     device: Device,
     index: int,

@@ -26,6 +26,7 @@ from ..interpose.interrupts import interrupt_in
 from ..interpose.patch import intercept
 from ..interpose.source import Source, users_line_of
 from ..record.again import Passages
+from ..record.answers import Answers
 from ..record.effects import overwrite, storage_key
 from ..record.explain import explain
 from ..record.interceptor import current_interceptor
@@ -255,11 +256,14 @@ class CaptureSession:
             found = self.record()
         return found
 
-    def record(self, with_reads: bool = True) -> tuple[Recording, list[torch.Tensor]]:
+    def record(
+        self, with_reads: bool = True, answers: Answers | None = None
+    ) -> tuple[Recording, list[torch.Tensor]]:
         """Run and record; gives the outputs, too.
 
         Args:
             with_reads: record what Python state is read as well, which takes most of the time.
+            answers: keeps sizes back from the function. Default: they are not.
 
         Raises:
             LayoutError: the function asks how its arguments lie in memory, which is not how its
@@ -276,7 +280,7 @@ class CaptureSession:
             self.reads.stops = True
             if self.lowering is None:
                 self.reads.passages = Passages(recorder)
-            self.reads.closed = self.before.python.closed
+            self.reads.closed, self.reads.answers = self.before.python.closed, answers
             self.reads.older = self.before.python.addresses()
         elif self.before.python.stores is not None:
             self.before.python.stores.meet_all()
@@ -292,6 +296,7 @@ class CaptureSession:
                     in_place_of_torchs(),
                     self._lowered(),
                     self.reads.recording() if with_reads else nullcontext(),
+                    nullcontext() if answers is None else answers,
                 ):
                     self.reads.require_seen()
                     outputs = self.target.function()
