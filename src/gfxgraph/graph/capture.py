@@ -220,7 +220,10 @@ def capture_like(
     # Ranks go the same way, and the long one is open to all of them.
     if target.is_lifted or options.agree is not None or not template.guard.holds():
         return None
+    guard, answers = template.guard, None
     is_proven = _is_told_the_same(template, target, graph_pool)
+    if guard.told is None and guard.graphs:  # it pays where more sizes come
+        answers, guard.told = Answers(), []
     session = _session_like(template, target, graph_pool)
     before = session.before
     try:
@@ -231,7 +234,9 @@ def capture_like(
             without_graphs_of_inductor(),
             refused() as issued,
         ):
-            return _captured_like(template, session, options, issued, is_proven)
+            captured = _captured_like(template, session, options, issued, is_proven, answers)
+        guard.graphs += 1
+        return captured
     except (Exception, Unexpected) as error:
         session.reads.put_back(before.python)
         if interrupt_in(error):
@@ -241,7 +246,7 @@ def capture_like(
         if isinstance(error, Failed):
             graph_pool.renew_pool()
         session.inputs[:] = session.given
-    return None
+    return None if answers is None else capture_like(template, target, options, graph_pool)
 
 
 def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> str:
@@ -255,21 +260,21 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
         target: the function, and the arguments of the call.
         graph_pool: where ``template`` lies.
     """
-    guard = template.guard
     if _is_told_the_same(template, target, graph_pool):
         return ""
-    session = _session_like(template, target, graph_pool)
-    why = _why_unlike(template, session)
-    if not why and guard.told is None:
-        guard.told, answers = [], Answers()
-        of_sizes = _session_like(template, target, graph_pool)
-        if template.plain and not (
-            session.reads.handled or _why_unlike(template, of_sizes, answers)
-        ):
-            reads = of_sizes.reads
-            is_seen = answers.are_all and not (reads.handled or reads.asks_who_watches)
-            guard.told = answers.told if is_seen else []
-    return why
+    if template.guard.told is None:
+        session, answers = _session_like(template, target, graph_pool), Answers()
+        if not _why_unlike(template, session, answers) and _learn(template, session, answers):
+            return ""
+    return _why_unlike(template, _session_like(template, target, graph_pool))
+
+
+def _learn(template: CapturedGraph, session: CaptureSession, answers: Answers) -> bool:
+    """Learn what torch tells calls whose sizes are kept back; whether they go the usual way."""
+    guard, reads = template.guard, session.reads
+    is_usual = answers.are_all and reads.handled == guard.handled and not reads.asks_who_watches
+    guard.told = answers.told if is_usual else []
+    return is_usual
 
 
 def _session_like(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> CaptureSession:
@@ -335,15 +340,21 @@ def _captured_like(
     options: CaptureOptions,
     issued: Issued,
     is_proven: bool,
+    answers: Answers | None,
 ) -> CapturedGraph:
-    """See :func:`capture_like`; ``is_proven``: what the function reads, ``template`` reads.
+    """See :func:`capture_like`.
+
+    ``is_proven``: what the function reads, ``template`` reads. ``answers``: to learn what it is
+    told.
 
     Raises:
         Exception: it cannot be captured like that.
     """
     host = session.before.host
     with session.pool.on_stream(), host.standing_still():
-        recording, outputs = session.record(with_reads=not is_proven)
+        recording, outputs = session.record(not is_proven, answers)
+    if answers is not None and not _learn(template, session, answers):
+        raise Unexpected("the function may do something else where sizes are kept back")
     refuse_effects(session)
     session.varying = varying(session, recording)
     _require_alike(template, session, recording, issued)
@@ -705,6 +716,8 @@ def _captured(
         lowering=session.lowering,
         could_be_lowered=session.could_be_lowered,
     )
+    if guard is None:
+        captured.guard.handled = session.reads.handled
     return captured if extends is None else extends.with_path(captured)
 
 

@@ -215,6 +215,10 @@ class HostState:
         """Whether anything was advanced since."""
         return any(source.has_moved() for source in self._all())
 
+    def moved_of_host(self) -> bool:
+        """Whether anything was advanced since that no replay advances."""
+        return any(source.has_moved() for source in (*self._still, *self._of_host.values()))
+
     def moved(self) -> dict[str, bool]:
         """State that was advanced since, and that no replay advances.
 

@@ -94,11 +94,11 @@ class Listener(Protocol):
         failed: why it could not be told of all; ``""``: it could.
         hears_all: whether to tell also of instructions that read nothing.
         left_out: a frame of which nothing matters but its end; ``None``: there is none.
-        handled: how many errors were caught, but for ``StopIteration``.
+        handled: which code has caught which errors, but for ``StopIteration``.
     """
 
     failed: str
-    handled: int
+    handled: list[tuple[types.CodeType, type]]
     hears_all: bool
     left_out: types.FrameType | None
 
@@ -219,7 +219,7 @@ if sys.version_info >= (3, 12):
         def handled(code: types.CodeType, offset: int, error: BaseException) -> None:
             is_end = isinstance(error, StopIteration)
             if threading.get_ident() == ident and not (is_end or _is_closed(sys._getframe(1))):
-                listener.handled += 1
+                listener.handled.append((code, type(error)))
 
         callbacks = {
             events.EXCEPTION_HANDLED: handled,
@@ -303,7 +303,7 @@ else:
             self._listener: Listener | None = listener
             self._before = sys.gettrace()  # that of another room of ours, or none
             self._has_raised = False
-            self._met_error: types.FrameType | None = None
+            self._error: tuple[types.FrameType, Any] | None = None
 
         @property
         def is_over(self) -> bool:
@@ -337,12 +337,13 @@ else:
             if waiting:
                 let_in()
             if event == "exception":
-                is_end = isinstance(arg, tuple) and arg[0] is StopIteration
-                self._met_error = None if is_end else frame
+                kind = arg[0] if isinstance(arg, tuple) else None
+                self._error = None if kind is StopIteration else (frame, kind)
                 return self.inside
-            if self._met_error is not None:
-                self._listener.handled += event == "opcode" and self._met_error is frame
-                self._met_error = None
+            if self._error is not None:
+                if event == "opcode" and self._error[0] is frame:
+                    self._listener.handled.append((frame.f_code, self._error[1]))
+                self._error = None
             if event == "opcode":
                 self._has_raised = True  # then Python takes the trace function away
                 self._listener.instruction(frame, frame.f_lasti)

@@ -186,7 +186,7 @@ class Reads(Alike):
         closed: how containers are reached that belong to objects whose code nobody looks at, and
             these.
         older: where objects are that were there before the run, as far as somebody else knows.
-        handled: how many errors the function has caught.
+        handled: which code of the function has caught which errors.
         answers: what torch tells the run, with sizes kept back; ``None``: they are not.
         stops: whether to end the run by the refusal, before the instruction that it is about:
             nobody could put back what that does to an object in C.
@@ -209,7 +209,7 @@ class Reads(Alike):
         self.locks: dict[int, tuple[str, Any]] = {}
         self._acquired: set[int] = set()
         self.hears_all = self.is_doubtful = self._is_unlike = False
-        self.handled = 0
+        self.handled: list[tuple[types.CodeType, type]] = []
         self.answers: Answers | None = None
         self.passages: Passages | None = None
         # By the address of code, whether a frame of it has done much.

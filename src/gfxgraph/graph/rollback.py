@@ -276,8 +276,9 @@ def only_computes(
             if issued.groups:
                 more.append("issues a collective")
             if host.has_moved():
+                if host.moved_of_host() or not template.draws_random_numbers:
+                    more.append("draws random numbers")
                 host.rewind()
-                more.append("draws random numbers")
             if changed():
                 state.restore()  # it was the same before
                 more.append("rebinds something")
