@@ -220,10 +220,9 @@ def capture_like(
     # Ranks go the same way, and the long one is open to all of them.
     if target.is_lifted or options.agree is not None or not template.guard.holds():
         return None
-    guard, answers = template.guard, None
-    is_proven = _is_told_the_same(template, target, graph_pool)
-    if guard.told is None and guard.graphs:  # it pays where more sizes come
-        answers, guard.told = Answers(), []
+    guard, is_proven, answers = template.guard, False, None
+    if guard.told or guard.graphs:  # else it may not pay
+        is_proven, answers = _keeping_sizes_back(template, target, graph_pool)
     session = _session_like(template, target, graph_pool)
     before = session.before
     try:
@@ -260,38 +259,28 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
         target: the function, and the arguments of the call.
         graph_pool: where ``template`` lies.
     """
-    if _is_told_the_same(template, target, graph_pool):
+    is_proven, answers = _keeping_sizes_back(template, target, graph_pool)
+    if is_proven:
         return ""
-    if template.guard.told is None:
-        session, answers = _session_like(template, target, graph_pool), Answers()
+    if answers is not None:
+        session = _session_like(template, target, graph_pool)
         if not _why_unlike(template, session, answers) and _learn(template, session, answers):
             return ""
     return _why_unlike(template, _session_like(template, target, graph_pool))
 
 
-def _learn(template: CapturedGraph, session: CaptureSession, answers: Answers) -> bool:
-    """Learn what torch tells calls whose sizes are kept back; whether they go the usual way."""
-    guard, reads = template.guard, session.reads
-    is_usual = answers.are_all and reads.handled == guard.handled and not reads.asks_who_watches
-    guard.told = answers.told if is_usual else []
-    return is_usual
+def _keeping_sizes_back(
+    template: CapturedGraph, target: Target, graph_pool: GraphPool
+) -> tuple[bool, Answers | None]:
+    """Run a call with its sizes kept back, unrecorded: see :mod:`~gfxgraph.record.answers`.
 
-
-def _session_like(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> CaptureSession:
-    state = None if template.state is None else template.state.again()
-    device, index = graph_pool.device, graph_pool.index
-    before = Snapshot.take(device, index, target.roots, graph_pool.on_stream, state)
-    return CaptureSession(target, graph_pool, before, Journal.of_the_call(witness))
-
-
-def _is_told_the_same(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> bool:
-    """Whether torch tells a call what it tells calls of other sizes, but for the sizes.
-
-    Then the call goes the same way as these: it reads and does the same. See
-    :mod:`~gfxgraph.record.answers`.
+    Returns:
+        Whether it is told what calls of other sizes are told: then it reads and does the same. And
+        what a recorded run is to learn for these calls from now on; ``None``: nothing.
     """
-    if not template.guard.told or not is_only_thread():
-        return False
+    guard = template.guard
+    if guard.told == [] or not is_only_thread():
+        return False, None
     answers = Answers()
     device, index = graph_pool.device, graph_pool.index
     alone = only_computes(template, device, index, target.inputs)
@@ -303,8 +292,31 @@ def _is_told_the_same(template: CapturedGraph, target: Target, graph_pool: Graph
             raise
         # Met again, and explained, in a run that is recorded.
         log(logging.DEBUG, "not_alike", because=one_line(error))
-        return False
-    return answers.are_all and answers.told == template.guard.told
+        return False, None
+    if guard.told is None:
+        guard.told = []
+        return False, Answers() if answers.are_all else None
+    return answers.are_all and answers.told == guard.told, None
+
+
+def _learn(template: CapturedGraph, session: CaptureSession, answers: Answers) -> bool:
+    """Learn what torch tells calls whose sizes are kept back; whether they go the usual way."""
+    reads = session.reads
+    # Code in C that wants an `int` and gets a stand-in raises others.
+    is_usual = all(issubclass(kind, _OF_NO_SIZE) for _, kind in reads.handled)
+    is_usual &= answers.are_all and not reads.asks_who_watches
+    template.guard.told = answers.told if is_usual else []
+    return is_usual
+
+
+_OF_NO_SIZE = (LookupError, AttributeError, ImportError, OSError)
+
+
+def _session_like(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> CaptureSession:
+    state = None if template.state is None else template.state.again()
+    device, index = graph_pool.device, graph_pool.index
+    before = Snapshot.take(device, index, target.roots, graph_pool.on_stream, state)
+    return CaptureSession(target, graph_pool, before, Journal.of_the_call(witness))
 
 
 def _why_unlike(
@@ -716,8 +728,6 @@ def _captured(
         lowering=session.lowering,
         could_be_lowered=session.could_be_lowered,
     )
-    if guard is None:
-        captured.guard.handled = session.reads.handled
     return captured if extends is None else extends.with_path(captured)
 
 

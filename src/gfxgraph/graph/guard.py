@@ -132,7 +132,6 @@ class Guard:
         rest_holds: the same as ``places_hold``, where all ``words`` are the same.
         told: what torch tells calls that read what this watches, whatever their sizes; empty: that
             differs, or is not known. ``None``: nobody has asked.
-        handled: which code has caught which errors in these calls.
         graphs: how many graphs of other sizes this watches as well.
     """
 
@@ -162,7 +161,6 @@ class Guard:
         self.rest_holds = self.places_hold
         self._modes_hold: Callable[[], bool] = lambda: True
         self.told: list[Any] | None = None
-        self.handled: list[Any] = []
         self.graphs = 0
 
     def watch(self, place: Place) -> None:

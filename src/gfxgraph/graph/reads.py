@@ -2011,13 +2011,16 @@ def _is_seen_by_modes(function: Any) -> bool:
         return str(owner.__name__) in _SEEN_BY_MODES
     if owner is None and raw.is_a(function, types.BuiltinFunctionType):
         return getattr(torch._C._VariableFunctions, function.__name__, None) is function
-    if type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+    if raw.is_a(owner, torch.Tensor):
+        return True
+    if type(function) in (types.MethodDescriptorType, *_SLOTS):
         owner = function.__objclass__
     elif raw.is_a(function, type):
         owner = function
-    cls = owner if raw.is_a(owner, type) else type(owner)
-    is_tensor = cls is torch._C.TensorBase or raw.is_a(owner, torch.Tensor)
-    return is_tensor or raw.module_of(cls) in _SEEN_BY_MODES
+    if not raw.is_a(owner, type):  # the class in C that has this method
+        in_c = (c for c in raw.mro(type(owner)) if not raw.is_mutable(c))
+        owner = next(in_c, object)
+    return owner is torch._C.TensorBase or raw.module_of(owner) in _SEEN_BY_MODES
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

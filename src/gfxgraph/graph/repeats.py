@@ -27,6 +27,7 @@ import torch
 from ..interpose.codes import address, per_code
 from ..interpose.frames import NOTHING, Stack, places_of, variables_of
 from ..record.again import Done
+from ..record.answers import Size
 from . import in_c, raw
 
 __all__ = [
@@ -404,8 +405,8 @@ class _Parts:
         if cls is float or cls is complex:
             return add(repr(item))
         at = address(item)
-        if kind in _SINGLE:
-            return add(at)
+        if kind in _SINGLE or cls is Size:  # what code learns of it is seen where it does
+            return add(at if kind in _SINGLE else None)
         if item is NOTHING:
             raise _NoKey
         is_state = self._known.is_the_same(item)

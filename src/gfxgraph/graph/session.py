@@ -274,7 +274,8 @@ class CaptureSession:
         recording = recorder.recording
         if with_reads:
             fresh = (*self.inputs, *self.given)
-            outside = (lambda: recorder.data_reads) if self.repeats else None
+            sizes = Answers() if answers is None else answers
+            outside = (lambda: recorder.data_reads + sizes.of_sizes) if self.repeats else None
             stores = self.before.python.stores
             self.reads = Reads(self.target.roots, fresh, self.target.objects, outside, stores)
             self.reads.stops = True

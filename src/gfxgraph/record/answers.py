@@ -44,12 +44,14 @@ class Answers(HiddenFunctionMode):
         told: each call of torch and what it gave, and what else was told of a size. No tensors.
         are_all: whether these are all answers. Not so if a call raised an error, took or gave what
             is not known here, or may have run code that asks by itself.
+        of_sizes: how many of them tell something of a size.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Any] = []
         self.are_all = True
+        self.of_sizes = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if sys._getframe(1).f_globals.get("__name__", "").startswith(_CALLING):
@@ -76,6 +78,7 @@ class Answers(HiddenFunctionMode):
 
     def tell(self, answer: Any) -> Any:
         """Code learns ``answer``, which depends on a size."""
+        self.of_sizes += 1
         self.told.append(answer)
         return answer
 

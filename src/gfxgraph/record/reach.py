@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 
 from ..device.operators import (
     is_composite,
+    is_view,
     may_write,
     outside_of_modes,
     run_composite,
@@ -101,7 +102,8 @@ class Reach(UnwrappedDispatchMode):
         written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
         tried: _Tried | None = None
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
-        if masks and is_op and not pointwise:
+        # The marks of a view are those of its storage.
+        if masks and is_op and not pointwise and not is_view(func):
             with outside_of_modes():
                 # A weight that is zero now may be another number when it is loaded or trained.
                 zeros = [t for t in given if id(t) not in masks and self._is_zero_weight(t)]
