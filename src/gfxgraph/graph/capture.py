@@ -221,7 +221,7 @@ def capture_like(
     if target.is_lifted or options.agree is not None or not template.guard.holds():
         return None
     guard, is_proven, answers = template.guard, False, None
-    if guard.told or guard.graphs:  # else it may not pay
+    if guard.told or (guard.graphs and target.layout == "padded"):  # else it may not pay
         is_proven, answers = _keeping_sizes_back(template, target, graph_pool)
     session = _session_like(template, target, graph_pool)
     before = session.before
@@ -276,12 +276,15 @@ def _keeping_sizes_back(
 
     Returns:
         Whether it is told what calls of other sizes are told: then it reads and does the same. And
-        what a recorded run is to learn for these calls from now on; ``None``: nothing.
+        for what a recorded run is to learn that for these calls; ``None``: for nothing.
     """
     guard = template.guard
-    if guard.told == [] or not is_only_thread():
+    if guard.told is None:
+        guard.told = []
+        return False, Answers()
+    if not guard.told or not is_only_thread():
         return False, None
-    answers = Answers()
+    answers = Answers(guard.told)
     device, index = graph_pool.device, graph_pool.index
     alone = only_computes(template, device, index, target.inputs)
     try:
@@ -293,9 +296,6 @@ def _keeping_sizes_back(
         # Met again, and explained, in a run that is recorded.
         log(logging.DEBUG, "not_alike", because=one_line(error))
         return False, None
-    if guard.told is None:
-        guard.told = []
-        return False, Answers() if answers.are_all else None
     return answers.are_all and answers.told == guard.told, None
 
 

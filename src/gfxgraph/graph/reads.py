@@ -79,6 +79,7 @@ from .lookups import (
 from .namespaces import Namespaces
 from .places import Content, Item, Live, Parts, Referent, TypeOf
 from .repeats import Key, Seen
+from .stand_ins import HIDES, asks_openly, has_size, is_plain, is_seen_by_modes, may_tell_apart
 from .static_objects import StaticObjects
 from .stores import Stores
 from .torch_settings import OTHERS
@@ -882,6 +883,8 @@ class Reads(Alike):
         if item is UNKNOWN:
             self._given.hand_out_all()
             return UNKNOWN
+        if may_tell_apart(item, name):
+            self._ask_sizes([item])
         value = self._attribute(item, name)
         if item in self._given and not _is_called_at_once(frame.frame):
             self._hand_out_owner(value)
@@ -992,6 +995,8 @@ class Reads(Alike):
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
+        if not raw.is_a(item, tuple, list, dict, set, frozenset):
+            self._ask_sizes([at])
         if raw.is_a(at, torch.Tensor):
             _tell_apart([at])
         if address(at) in self._fresh and raw.is_a(item, dict, set, frozenset):
@@ -1051,6 +1056,8 @@ class Reads(Alike):
 
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         values = [self._value(frame, base) for base in bases]
+        if not is_plain(values):
+            self._ask_sizes(values)
         self._hand_out(*values)
         if raw.is_a(values[0], str, bytes):  # "%s" % item
             self._write(*values)
@@ -1193,12 +1200,15 @@ class Reads(Alike):
         has_keywords: bool,
         given: Sequence[Any] = (),
     ) -> Any:
+        kind = type(function)
+        # These call another function, which is asked about then.
+        if self.answers is not None and kind not in (functools.partial, types.MethodType):
+            self._tells_unseen(function, given or positional)
         if function is UNKNOWN:
             self._hand_out(*given)
             for item in given:
                 self._content(item, DEEP)
             return UNKNOWN
-        kind = type(function)
         frame.calls = None
         if kind is types.FunctionType:
             frame.calls = function.__code__
@@ -1238,8 +1248,6 @@ class Reads(Alike):
             self._method_called(function, given)
             frame.calls = function.__func__.__code__
             return UNKNOWN
-        if self.answers is not None:
-            self._tells_unseen(function, given or positional)
         if address(kind) in _IN_C and function.__name__ in _TO_NUMPY:
             self._calculates()  # with what it gives, maybe
         for item in given:  # id(), operator.is_() and their like do not ask a number
@@ -1769,7 +1777,6 @@ class Reads(Alike):
                 self._content(args[2], 0)
             return UNKNOWN
         self._isinstance(frame, args)
-        self._ask_sizes(args)
         return type(args[0])
 
     def _isinstance(self, frame: _Frame, args: list[Any]) -> Any:
@@ -1783,15 +1790,23 @@ class Reads(Alike):
 
     def _ask_sizes(self, items: Iterable[Any]) -> None:
         """These are asked for what a size that is kept back answers in another way."""
-        for item in items:
-            if type(item) is Size:
-                item.give_up()
+        if self.answers is not None and any(type(item) is Size for item in items):
+            self.answers.give_up()
 
-    def _tells_unseen(self, function: Any, given: Iterable[Any]) -> None:
-        """Code in C may tell of a tensor that it is given, and torch's modes do not see it."""
-        is_seen = _is_seen_by_modes(function) or self._called_in_python(function, type(function))
-        are_tensors = any(item is UNKNOWN or raw.is_a(item, torch.Tensor) for item in given)
-        if self.answers and (function is _HIDES or (are_tensors and not is_seen)):
+    def _tells_unseen(self, function: Any, given: Sequence[Any]) -> None:
+        """What is called may tell something that is not among the answers."""
+        assert self.answers is not None
+        called = self._called_in_python(function, type(function))
+        if called is not None:
+            module = _module_of(called)
+            # The program's code is looked at, and that of torch takes stand-ins of its own.
+            is_unseen = is_closed(module) and not module.startswith("torch.")
+            tells = is_unseen and any(map(has_size, given))
+        else:
+            are_tensors = any(item is UNKNOWN or raw.is_a(item, torch.Tensor) for item in given)
+            tells = not is_seen_by_modes(function) and (are_tensors or function is HIDES)
+            tells |= any(map(has_size, given)) and not asks_openly(function, given)
+        if tells:
             self.answers.give_up()
 
     def _issubclass(self, frame: _Frame, args: list[Any]) -> Any:
@@ -1983,44 +1998,6 @@ def _is_own_variable(frame: _Frame, kind: str, name: str) -> bool:
     code = frame.frame.f_code
     is_own = name in code.co_cellvars and name not in code.co_freevars
     return kind == "cell" and is_own and bool(code.co_flags & inspect.CO_OPTIMIZED)
-
-
-# In it, no mode sees a call.
-_HIDES: Any = torch._C.DisableTorchFunction
-_SEEN_BY_MODES = frozenset(
-    (
-        *("builtins", "_operator", "itertools", "_functools", "functools", "_collections"),
-        *("collections", "math", "types", "torch"),
-        *(f"torch._C._{part}" for part in ("nn", "fft", "linalg", "special", "sparse", "nested")),
-    )
-)
-
-_OF_OVERRIDES = frozenset(
-    address(getattr(torch._C, f"_has_torch_function{which}"))
-    for which in ("", "_unary", "_variadic")
-)
-
-
-def _is_seen_by_modes(function: Any) -> bool:
-    """Whether torch's modes see what code in C asks of the tensors that it is given: that of torch
-    which calls them first, and that which knows nothing of tensors."""
-    owner: Any = getattr(function, "__self__", None)
-    if address(function) in _OF_OVERRIDES:
-        return True
-    if raw.is_a(owner, types.ModuleType):
-        return str(owner.__name__) in _SEEN_BY_MODES
-    if owner is None and raw.is_a(function, types.BuiltinFunctionType):
-        return getattr(torch._C._VariableFunctions, function.__name__, None) is function
-    if raw.is_a(owner, torch.Tensor):
-        return True
-    if type(function) in (types.MethodDescriptorType, *_SLOTS):
-        owner = function.__objclass__
-    elif raw.is_a(function, type):
-        owner = function
-    if not raw.is_a(owner, type):  # the class in C that has this method
-        in_c = (c for c in raw.mro(type(owner)) if not raw.is_mutable(c))
-        owner = next(in_c, object)
-    return owner is torch._C.TensorBase or raw.module_of(owner) in _SEEN_BY_MODES
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:

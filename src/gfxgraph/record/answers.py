@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..device.overrides import HiddenFunctionMode
+from .effects import Unexpected
 from .questions import BESIDE_LOOK
 
 __all__ = ["Answers", "Size"]
@@ -40,6 +41,10 @@ _GROUPS = (tuple, list, torch.Size)
 class Answers(HiddenFunctionMode):
     """Notes what torch tells the code inside.
 
+    Args:
+        expected: the answers that are to come. Before code gets another one, the run ends by
+            :class:`Unexpected`. Default: whatever comes.
+
     Attributes:
         told: each call of torch and what it gave, and what else was told of a size. No tensors.
         are_all: whether these are all answers. Not so if a call raised an error, took or gave what
@@ -47,8 +52,9 @@ class Answers(HiddenFunctionMode):
         of_sizes: how many of them tell something of a size.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: list[Any] | None = None) -> None:
         super().__init__()
+        self._expected = expected
         self.told: list[Any] = []
         self.are_all = True
         self.of_sizes = 0
@@ -59,27 +65,36 @@ class Answers(HiddenFunctionMode):
         tensors: list[torch.Tensor] = []
         given = self._given(args, tensors)
         named = {name: self._given(value, tensors) for name, value in (kwargs or {}).items()}
-        self.are_all &= func not in BESIDE_LOOK and _is_of_torch(func)
+        if func in BESIDE_LOOK or not _is_of_torch(func):
+            self.give_up()
         try:
             result = func(*given, **named)
         except BaseException:
-            self.are_all = False  # of the error, the text tells sizes
+            self.give_up()  # of the error, the text tells sizes
             raise
         if func in _SIZES:
             result, answer = self._kept_back(result), None
         else:
             answer = self._answer(result, tensors)
-        self.told.append((func, answer))
+        self._note((func, answer))
         return result
 
+    def _note(self, answer: Any) -> None:
+        expected, at = self._expected, len(self.told)
+        self.told.append(answer)
+        if expected is not None and (at >= len(expected) or expected[at] != answer):
+            self.give_up()
+
     def give_up(self) -> None:
-        """Code learns something that is not told here."""
+        """Code learns something that is not told here, or another answer than was expected."""
         self.are_all = False
+        if self._expected is not None:
+            raise Unexpected("torch tells the function something else for this size")
 
     def tell(self, answer: Any) -> Any:
         """Code learns ``answer``, which depends on a size."""
         self.of_sizes += 1
-        self.told.append(answer)
+        self._note(answer)
         return answer
 
     def _given(self, item: Any, tensors: list[torch.Tensor]) -> Any:
@@ -97,7 +112,8 @@ class Answers(HiddenFunctionMode):
             return slice(*(self._given(end, tensors) for end in ends))
         if kind is dict:
             return {name: self._given(part, tensors) for name, part in item.items()}
-        self.are_all &= kind in _PLAIN
+        if kind not in _PLAIN:
+            self.give_up()
         return item
 
     def _kept_back(self, sizes: Any) -> Any:
@@ -113,10 +129,9 @@ class Answers(HiddenFunctionMode):
             return next((n for n, tensor in enumerate(tensors) if tensor is result), -1)
         if kind in _GROUPS or isinstance(result, tuple):
             return kind, [self._answer(part, tensors) for part in result]
-        if kind in _PLAIN:
-            return kind, result
-        self.are_all = False
-        return None
+        if kind not in _PLAIN:
+            self.give_up()
+        return kind, result if kind in _PLAIN else None
 
 
 def _is_of_torch(func: Any) -> bool:
