@@ -137,7 +137,7 @@ def _write_array(item: Any, state: tuple[Any, ...]) -> None:
     with suppress(TypeError, ValueError):  # it has another dtype now
         _name_fields(base.dtype.__get__(item), names)
     with suppress(ValueError):  # other code refers to its memory
-        base.setflags(item, write=True)
+        _let_write(item, True)
         if base.shape.__get__(item) != shape:
             base.resize(item, shape, refcheck=False)
         array = plain_array(item)
@@ -145,7 +145,14 @@ def _write_array(item: Any, state: tuple[Any, ...]) -> None:
             array.flat = [one.item for one in held]
         else:
             array[...] = numpy.frombuffer(held, dtype=array.dtype).reshape(shape)
-        base.setflags(item, write=is_writeable)
+        _let_write(item, is_writeable)
+
+
+def _let_write(item: Any, is_writeable: bool) -> None:
+    """Let an array be written, or no more. NumPy refuses to ask for what the memory of another
+    library gives anyway."""
+    if plain_array(item).flags.writeable != is_writeable:
+        sys.modules["numpy"].ndarray.setflags(item, write=is_writeable)
 
 
 def bytes_of_record(item: Any) -> tuple[bytes, Any, Any]:

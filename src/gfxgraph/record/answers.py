@@ -181,6 +181,8 @@ def _computed(compute: Callable[..., Any], is_reflected: bool = False) -> Any:
     """A method that gives another size, where both numbers are whole ones."""
 
     def method(size: Size, *others: Any) -> Any:
+        if any(isinstance(other, torch.Tensor) for other in others):
+            return NotImplemented  # the tensor computes
         values = [size._value, *(o._value if type(o) is Size else o for o in others)]
         if is_reflected:
             values.reverse()
@@ -199,6 +201,8 @@ def _told(compute: Callable[..., Any], is_reflected: bool = False) -> Any:
     """A method by which code learns the number itself."""
 
     def method(size: Size, *others: Any) -> Any:
+        if any(isinstance(other, torch.Tensor) for other in others):
+            return NotImplemented
         values = [size._answers.tell(size._value)]
         values += [o._answers.tell(o._value) if type(o) is Size else o for o in others]
         if is_reflected:
@@ -212,6 +216,8 @@ def _compared(compare: Callable[..., Any]) -> Any:
     """A method by which code learns how two numbers compare."""
 
     def method(size: Size, *others: Any) -> Any:
+        if any(isinstance(other, torch.Tensor) for other in others):
+            return NotImplemented
         values = [o._value if type(o) is Size else o for o in others]
         if any(type(value) not in (int, bool, float) for value in values):
             return _told(compare)(size, *others)
@@ -224,9 +230,14 @@ def _attribute(name: str) -> Any:
     return property(lambda size: getattr(size._answers.tell(size._value), name))
 
 
+_TOLD = "truediv and or xor lshift rshift"
+
+
 def _complete() -> None:
     """Give :class:`Size` all that an ``int`` has."""
     computed = ("add", "sub", "mul", "floordiv", "mod")
+    told = {name: getattr(operator, f"__{name}__") for name in _TOLD.split()}
+    told |= {"divmod": divmod, "pow": pow}
     methods: dict[str, Any] = {}
     for name in dir(int):
         plain = name.strip("_")
@@ -240,6 +251,10 @@ def _complete() -> None:
             methods[name] = _computed(getattr(operator, plain))
         elif plain.startswith("r") and plain[1:] in computed:
             methods[name] = _computed(getattr(operator, plain[1:]), is_reflected=True)
+        elif plain in told:
+            methods[name] = _told(told[plain])
+        elif plain.startswith("r") and plain[1:] in told:
+            methods[name] = _told(told[plain[1:]], is_reflected=True)
         elif plain in ("neg", "pos", "abs"):
             methods[name] = _computed(getattr(operator, plain))
         elif name not in vars(object) or plain in ("hash", "repr", "str", "format", "sizeof"):
