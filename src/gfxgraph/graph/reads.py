@@ -79,7 +79,7 @@ from .lookups import (
 from .namespaces import Namespaces
 from .places import Content, Item, Live, Parts, Referent, TypeOf
 from .repeats import Key, Seen
-from .stand_ins import HIDES, asks_openly, has_size, is_plain, is_seen_by_modes, may_tell_apart
+from .stand_ins import asks_openly, has_size, is_plain, is_seen_by_modes, may_tell_apart
 from .static_objects import StaticObjects
 from .stores import Stores
 from .torch_settings import OTHERS
@@ -1804,7 +1804,7 @@ class Reads(Alike):
             tells = is_unseen and any(map(has_size, given))
         else:
             are_tensors = any(item is UNKNOWN or raw.is_a(item, torch.Tensor) for item in given)
-            tells = not is_seen_by_modes(function) and (are_tensors or function is HIDES)
+            tells = are_tensors and not is_seen_by_modes(function)
             tells |= any(map(has_size, given)) and not asks_openly(function, given)
         if tells:
             self.answers.give_up()

@@ -24,7 +24,7 @@ from ..record.answers import Size
 from . import raw
 from .lookups import UNKNOWN
 
-__all__ = ["HIDES", "asks_openly", "has_size", "is_plain", "is_seen_by_modes", "may_tell_apart"]
+__all__ = ["asks_openly", "has_size", "is_plain", "is_seen_by_modes", "may_tell_apart"]
 
 _GROUPS = (tuple, list, dict, set, frozenset)
 _MAX_DEPTH = 4
@@ -85,8 +85,6 @@ _ASKING = frozenset(
     for name in names.split()
 )
 _CONTAINERS = frozenset(map(address, (*_GROUPS, OrderedDict, deque, str, object)))
-HIDES: Any = torch._C.DisableTorchFunction
-"""In it, no mode sees a call."""
 
 
 def asks_openly(function: Any, given: Iterable[Any]) -> bool:
@@ -124,8 +122,6 @@ _OF_OVERRIDES = frozenset(
 def is_seen_by_modes(function: Any) -> bool:
     """Whether torch's modes see what code in C asks of the tensors that it is given: that of torch
     which calls them first, and that which knows nothing of tensors."""
-    if function is HIDES:
-        return False
     owner: Any = getattr(function, "__self__", None)
     if _is_of_torch(function):
         return True
@@ -133,7 +129,8 @@ def is_seen_by_modes(function: Any) -> bool:
         return str(owner.__name__) in _SEEN_BY_MODES
     if owner is None and raw.is_a(function, types.BuiltinFunctionType):
         return False
-    return raw.module_of(_owner_in_c(function)) in _SEEN_BY_MODES
+    cls = _owner_in_c(function)
+    return cls is not None and raw.module_of(cls) in _SEEN_BY_MODES
 
 
 def _is_of_torch(function: Any) -> bool:
@@ -148,7 +145,7 @@ def _is_of_torch(function: Any) -> bool:
 
 
 def _owner_in_c(function: Any) -> Any:
-    """The class in C whose method it is, or which it makes."""
+    """The class in C whose method it is, or which it makes; ``None``: there is none."""
     owner: Any = getattr(function, "__self__", None)
     if type(function) in (
         *(types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType),
@@ -157,5 +154,8 @@ def _owner_in_c(function: Any) -> Any:
     elif raw.is_a(function, type):
         owner = function
     if not raw.is_a(owner, type):
-        return next((cls for cls in raw.mro(type(owner)) if not raw.is_mutable(cls)), object)
+        # Functions of an extension may belong to an object that is no class's, such as a capsule.
+        name, classes = getattr(function, "__name__", ""), raw.mro(type(owner))
+        in_c = (c for c in classes if not raw.is_mutable(c) and name in raw.namespace(c))
+        return next(in_c, None)
     return owner

@@ -263,6 +263,7 @@ WRITERS = READERS | frozenset(
 
 # Not has_torch_function(), which functions of torch.nn.functional ask to call the mode that is on.
 _OF_MODES = re.compile("(is|len)_torch_function|function_(mode|stack)|dispatch_(mode|stack|tls)")
+_HIDING = ("DisableTorchFunction",)
 _OF_TRACING = ("gettrace", "getprofile", "get_tool", "get_events", "get_local_events")
 TELLS_WHO_WATCHES = frozenset(
     address(value)
@@ -271,7 +272,7 @@ TELLS_WHO_WATCHES = frozenset(
         *(sys, getattr(sys, "monitoring", sys)),
     )
     for name, value in vars(module).items()
-    if callable(value) and (_OF_MODES.search(name) or name in _OF_TRACING)
+    if callable(value) and (_OF_MODES.search(name) or name in _OF_TRACING + _HIDING)
 )
 """Whoever gets hold of one of these may do something else where nobody watches."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -56,8 +57,8 @@ class Answers(HiddenFunctionMode):
         super().__init__()
         self._expected = expected
         self.told: list[Any] = []
-        self.are_all = True
-        self.of_sizes = 0
+        self.are_all = not _has_kernels_in_python()
+        self.of_sizes = self._modes = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if sys._getframe(1).f_globals.get("__name__", "").startswith(_CALLING):
@@ -65,7 +66,8 @@ class Answers(HiddenFunctionMode):
         tensors: list[torch.Tensor] = []
         given = self._given(args, tensors)
         named = {name: self._given(value, tensors) for name, value in (kwargs or {}).items()}
-        if func in BESIDE_LOOK or not _is_of_torch(func):
+        is_between = torch._C._len_torch_dispatch_stack() != self._modes  # a mode of the program's
+        if is_between or func in BESIDE_LOOK or not _is_of_torch(func):
             self.give_up()
         try:
             result = func(*given, **named)
@@ -84,6 +86,11 @@ class Answers(HiddenFunctionMode):
         self.told.append(answer)
         if expected is not None and (at >= len(expected) or expected[at] != answer):
             self.give_up()
+
+    def __enter__(self) -> Answers:
+        self._modes = torch._C._len_torch_dispatch_stack()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def give_up(self) -> None:
         """Code learns something that is not told here, or another answer than was expected."""
@@ -134,15 +141,35 @@ class Answers(HiddenFunctionMode):
         return kind, result if kind in _PLAIN else None
 
 
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.MethodWrapperType, types.ClassMethodDescriptorType),
+)
+
+
 def _is_of_torch(func: Any) -> bool:
     """Whether no code of the program runs in ``func``, given nothing that can be called."""
+    if isinstance(func, types.FunctionType):
+        name = str(func.__globals__.get("__name__", ""))
+        return name.partition(".")[0] == "torch"
     if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        name = func._qualified_op_name if hasattr(func, "_qualified_op_name") else func.name()
-        return str(name).startswith(("aten::", "prims::"))
-    if isinstance(func, torch._ops.OperatorBase):
-        return False  # it takes functions
-    module = getattr(func, "__module__", None)
-    return module is None or str(module).partition(".")[0] in ("torch", "_VariableFunctions")
+        whole: Any = func if isinstance(func, torch._ops.OpOverloadPacket) else func.overloadpacket
+        is_own = str(whole._qualified_op_name).startswith("aten::")
+        return is_own and not _has_kernels_in_python()
+    return isinstance(func, _IN_C)
+
+
+def _kernels_in_python() -> frozenset[str]:
+    known: Iterable[str] = getattr(torch.library, "_impls", ())
+    return frozenset(name for name in known if name.startswith("aten/"))
+
+
+_OF_TORCHS = _kernels_in_python()
+
+
+def _has_kernels_in_python() -> bool:
+    """Whether the program has given an operator of torch's own a kernel in Python."""
+    return any(not name.endswith("/Meta") for name in _kernels_in_python() - _OF_TORCHS)
 
 
 class Size(torch.SymInt):
