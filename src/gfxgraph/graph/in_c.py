@@ -539,23 +539,25 @@ class Kept:
     """The entries of a cache. They differ once somebody clears the cache and fills it again."""
 
     def __init__(self, cached: Any) -> None:
-        self._cached = cached
+        self._cached, self._entries = cached, entries_of(cached)
         self._held = self._items()  # kept, so that nothing else gets their addresses
 
     def values(self) -> list[Any]:
         """Return the results that the cache holds."""
-        links = (gc.get_referents(item) if _is_link(item) else [item] for item in self._held)
-        return list(itertools.chain.from_iterable(links))
+        if not any(map(_is_link, self._held[:1])):
+            return self._held
+        # A bounded cache refers to its results itself, and to its keys.
+        parts, others = gc.get_referents(self._cached), (self._cached.__dict__, self._entries)
+        return [part for part in parts if not any(part is other for other in others)]
 
     def now(self) -> tuple[int, ...]:
-        """Its counts, and the addresses of what it holds."""
-        info = self._cached.cache_info()
-        return info.misses, info.currsize, *map(address, self._items())
+        """Its counts, or the addresses of what it holds: runs of ours change the first."""
+        info, items = self._cached.cache_info(), self._items()
+        return (info.currsize, *map(address, items)) if items else (info.misses, info.currsize)
 
     def _items(self) -> list[Any]:
         """The entries of the dict behind it, if they are not too many to ask in each call."""
-        entries = entries_of(self._cached)
-        return list(entries.values()) if len(entries) <= _MAX_KEPT else []
+        return list(self._entries.values()) if len(self._entries) <= _MAX_KEPT else []
 
 
 class Entries:
