@@ -184,12 +184,6 @@ class Size(torch.SymInt):
 
     __class__ = property(lambda self: int)
 
-    @property
-    def node(self) -> Any:
-        """What a number has that torch traces."""
-        self.give_up()
-        raise AttributeError("a size that is kept back")
-
     def give_up(self) -> None:
         """Code asks what only an ``int`` answers."""
         self._answers.give_up()
@@ -257,6 +251,12 @@ def _attribute(name: str) -> Any:
     return property(lambda size: getattr(size._answers.tell(size._value), name))
 
 
+def _of_tracing(size: Size) -> Any:
+    """What a number has that torch traces, and an ``int`` has not."""
+    size.give_up()
+    raise AttributeError("a size that is kept back")
+
+
 _TOLD = "truediv and or xor lshift rshift"
 
 
@@ -286,6 +286,9 @@ def _complete() -> None:
             methods[name] = _computed(getattr(operator, plain))
         elif name not in vars(object) or plain in ("hash", "repr", "str", "format", "sizeof"):
             methods[name] = _told(getattr(int, name))
+    for name in ("node", *vars(torch.SymInt)):
+        if not hasattr(int, name) and name not in ("__dict__", "__weakref__", "__module__"):
+            methods[name] = property(_of_tracing)
     for name, method in methods.items():
         if name not in vars(Size):
             setattr(Size, name, method)
