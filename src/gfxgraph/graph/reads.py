@@ -883,7 +883,7 @@ class Reads(Alike):
         if item is UNKNOWN:
             self._given.hand_out_all()
             return UNKNOWN
-        if may_tell_apart(item, name):
+        if self.answers is not None and may_tell_apart(item, name):
             self._ask_sizes([item])
         value = self._attribute(item, name)
         if item in self._given and not _is_called_at_once(frame.frame):
@@ -995,7 +995,7 @@ class Reads(Alike):
 
     def _contains(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
-        if not raw.is_a(item, tuple, list, dict, set, frozenset):
+        if self.answers is not None and not raw.is_a(item, tuple, list, dict, set, frozenset):
             self._ask_sizes([at])
         if raw.is_a(at, torch.Tensor):
             _tell_apart([at])
@@ -1056,7 +1056,7 @@ class Reads(Alike):
 
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         values = [self._value(frame, base) for base in bases]
-        if not is_plain(values):
+        if self.answers is not None and not is_plain(values):
             self._ask_sizes(values)
         self._hand_out(*values)
         if raw.is_a(values[0], str, bytes):  # "%s" % item
@@ -1598,7 +1598,7 @@ class Reads(Alike):
     ) -> Any:
         """``items`` are given to code that nobody looks at, which may read and write them."""
         kind = type(function)
-        if not in_c.only_reads(function):
+        if not (self.stores.was_alone or in_c.only_reads(function)):
             self.stores.meet_whole(items)
         for item in () if in_c.only_reads(function) else items:
             is_method = address(type(item)) in _IN_C  # as in map(found.append, names)
@@ -1784,7 +1784,9 @@ class Reads(Alike):
         if type(item) is Counted and not frame.is_of_torch():
             item.use()
         self._class_asked(item, args[1] if len(args) > 1 else ())
-        if any(cls is torch.SymInt for cls in each_class(tuple(args[1:]))):
+        if self.answers is not None and any(
+            cls is torch.SymInt for cls in each_class(tuple(args[1:]))
+        ):
             self._ask_sizes([item])
         return UNKNOWN
 

@@ -33,13 +33,15 @@ class Stores:
         sets_settings: whether runs may have set settings of torch, which all threads share.
         is_complete: whether all that was stored was seen. If not, every change counts as the run's
             own: that it has stored something is certain, and that another thread has is not.
+        was_alone: whether no other thread was alive when the first run began. If so, nobody notes
+            what runs meet, and all may be theirs.
         when_met: by the address of an object, what to do once a run meets it.
     """
 
     def __init__(self) -> None:
         self.sets_settings, self.is_complete = False, True
         self.when_met: dict[int, Callable[[], None]] = {}
-        self._was_alone = is_only_thread()
+        self.was_alone = is_only_thread()
         #: Where something was stored first: by the container, and by the key, ``None``: any key.
         self._lines: dict[int, dict[Any, tuple[str, int]]] = {}
         # By the container: what methods have put into a list or deque; those out of which they have
@@ -55,12 +57,12 @@ class Stores:
 
     def meet(self, items: Iterable[Any]) -> None:
         """A run has met these objects; each attribute or variable of one is another item."""
-        if not self._is_alone():
+        if not self.was_alone:
             _add_all(self._met, items, parts=True)
 
     def meet_whole(self, items: Iterable[Any]) -> None:
         """A run may have met all that these objects lead to."""
-        if not self._is_alone():
+        if not self.was_alone:
             _add_all(self._met_whole, items, parts=False)
 
     def meet_all(self) -> None:
@@ -146,10 +148,7 @@ class Stores:
     @property
     def decide(self) -> bool:
         """Whether only what was seen to be stored counts as the run's own."""
-        return self.is_complete and not self._is_alone()
-
-    def _is_alone(self) -> bool:
-        return self._was_alone and is_only_thread()
+        return self.is_complete and not (self.was_alone and is_only_thread())
 
     def own(self, container: Container, keys: Collection[Any]) -> list[Any]:
         """Those of the keys that runs may have changed."""
