@@ -6,6 +6,7 @@ recorded run* in docs/internals/buckets.md).
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import ctypes
 import datetime
@@ -25,6 +26,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gfxgraph
 
@@ -128,6 +130,16 @@ IS_THREE = {
     "a deep copy": lambda x: len(x) == 3 and x.shape[0] + 0 == 3,
     "hasattr": lambda x: not hasattr(x.shape[0], "node") and len(x) == 3,
     "vars": lambda x: raises(vars, x.shape[0]) and len(x) == 3,
+    "map(type) of an iterator": lambda x: next(map(type, iter(x.shape))) is int and len(x) == 3,
+    "numpy.float64": lambda x: type(np.float64(3.5) < x.shape[0] + 9) is np.bool_ and len(x) == 3,
+    "object.__eq__": lambda x: object.__eq__(x.shape[0], 3) is NotImplemented and len(x) == 3,
+    "an item in C": lambda x: Types()[x.shape[0]] is int and len(x) == 3,
+    "an abstract class": lambda x: not isinstance(x.shape[0], Symbolic) and len(x) == 3,
+    "an extension": lambda x: torch._C._non_sym_sizes(x)[0] == 3,
+    "map of an extension": lambda x: next(map(torch._C._non_sym_sizes, [x]))[0] == 3,
+    "an item by an extension": lambda x: Sizes()[x][0] == 3,
+    "a dispatch mode": lambda x: _rows_in_a_mode(x) == 3,
+    "a backward pass": lambda x: _rows_in_backward(x) == 3,
     "without functions": lambda x: _without_modes(x) == 3,
     "DLPack": lambda x: np.from_dlpack(x.cpu()).shape[0] == 3,
     "broadcast_shapes": lambda x: torch.broadcast_shapes(x.shape, (1, 4))[0] == 3,
@@ -135,12 +147,65 @@ IS_THREE = {
 }
 
 
+class Types:
+    __getitem__ = staticmethod(type)
+
+
+class Sizes:
+    __getitem__ = staticmethod(torch._C._non_sym_sizes)
+
+
+class Symbolic(abc.ABC):  # noqa: B024  others are registered with it
+    pass
+
+
+Symbolic.register(torch.SymInt)
+
+
+def _rows_in_a_mode(x: torch.Tensor) -> int:
+    met = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            met.append(args[0].shape[0])
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        x + 1
+    return met[0]
+
+
+def _rows_in_backward(x: torch.Tensor) -> int:
+    met = []
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, w):
+            return w * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            met.append(gradient.shape[0])
+            return gradient
+
+    with torch.inference_mode(False), torch.enable_grad():
+        w = x.clone().requires_grad_()
+        torch.autograd.grad(Noted.apply(w).sum(), w)
+    return met[0]
+
+
 def _without_modes(x: torch.Tensor) -> int:
     with torch._C.DisableTorchFunction():
         return x.shape[0]
 
 
-@pytest.mark.parametrize("name", IS_THREE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if n % 3 else [])
+        for n, name in enumerate(IS_THREE)
+    ],
+)
 def test_what_calls_of_one_size_read_is_seen(device, name):
     held = SimpleNamespace(flag=False)
 

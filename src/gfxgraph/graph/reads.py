@@ -79,7 +79,16 @@ from .lookups import (
 from .namespaces import Namespaces
 from .places import Content, Item, Live, Parts, Referent, TypeOf
 from .repeats import Key, Seen
-from .stand_ins import asks_openly, has_size, is_plain, is_seen_by_modes, may_tell_apart
+from .stand_ins import (
+    asks_openly,
+    calls_unseen,
+    has_size,
+    is_harmless,
+    is_plain,
+    is_seen_by_modes,
+    may_tell_apart,
+    tells_apart,
+)
 from .static_objects import StaticObjects
 from .stores import Stores
 from .torch_settings import OTHERS
@@ -980,6 +989,12 @@ class Reads(Alike):
 
     def _item(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
         item, at = self._value(frame, base), self._value(frame, key)
+        if (
+            self.answers is not None
+            and not raw.is_a(item, tuple, list, dict, str, torch.Tensor)
+            and type(self._lookup(type(item), "__getitem__")) is not types.FunctionType
+        ):
+            self._ask_sizes([at], of_tensors=True)
         self._hand_out(at)
         if item is UNKNOWN:
             self._given.hand_out_all()
@@ -1057,7 +1072,7 @@ class Reads(Alike):
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         values = [self._value(frame, base) for base in bases]
         if self.answers is not None and not is_plain(values):
-            self._ask_sizes(values)
+            self._ask_sizes(values, of_tensors=True)
         self._hand_out(*values)
         if raw.is_a(values[0], str, bytes):  # "%s" % item
             self._write(*values)
@@ -1784,15 +1799,17 @@ class Reads(Alike):
         if type(item) is Counted and not frame.is_of_torch():
             item.use()
         self._class_asked(item, args[1] if len(args) > 1 else ())
-        if self.answers is not None and any(
-            cls is torch.SymInt for cls in each_class(tuple(args[1:]))
-        ):
+        if self.answers is not None and any(map(tells_apart, each_class(tuple(args[1:])))):
             self._ask_sizes([item])
         return UNKNOWN
 
-    def _ask_sizes(self, items: Iterable[Any]) -> None:
-        """These are asked for what a size that is kept back answers in another way."""
-        if self.answers is not None and any(type(item) is Size for item in items):
+    def _ask_sizes(self, items: Iterable[Any], of_tensors: bool = False) -> None:
+        """These are asked for what a size that is kept back answers in another way.
+
+        ``of_tensors``: or a tensor may be asked for its size unseen.
+        """
+        kinds = (Size, torch.Tensor) if of_tensors else (Size,)
+        if self.answers is not None and any(raw.is_a(item, *kinds) for item in items):
             self.answers.give_up()
 
     def _tells_unseen(self, function: Any, given: Sequence[Any]) -> None:
@@ -1805,9 +1822,11 @@ class Reads(Alike):
             is_unseen = is_closed(module) and not module.startswith("torch.")
             tells = is_unseen and any(map(has_size, given))
         else:
-            are_tensors = any(item is UNKNOWN or raw.is_a(item, torch.Tensor) for item in given)
-            tells = are_tensors and not is_seen_by_modes(function)
-            tells |= any(map(has_size, given)) and not asks_openly(function, given)
+            tells = calls_unseen(function, given)
+            if is_seen_by_modes(function):
+                tells |= any(map(has_size, given)) and not asks_openly(function)
+            else:
+                tells |= not all(map(is_harmless, given))
         if tells:
             self.answers.give_up()
 

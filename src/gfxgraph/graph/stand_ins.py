@@ -22,22 +22,63 @@ import torch
 from ..interpose.codes import address
 from ..record.answers import Size
 from . import raw
+from .listening import is_closed
 from .lookups import UNKNOWN
 
-__all__ = ["asks_openly", "has_size", "is_plain", "is_seen_by_modes", "may_tell_apart"]
+__all__ = [
+    "asks_openly",
+    "calls_unseen",
+    "has_size",
+    "is_harmless",
+    "is_plain",
+    "is_seen_by_modes",
+    "may_tell_apart",
+    "tells_apart",
+]
 
 _GROUPS = (tuple, list, dict, set, frozenset)
 _MAX_DEPTH = 4
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# By their own classes: those that derive from these may ask otherwise.
+_PLAIN = frozenset(
+    map(
+        address,
+        (
+            *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis)),
+            *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+        ),
+    )
+)
+_OPERANDS = _PLAIN | set(map(address, (*_TENSORS, tuple, list, torch.Size, slice, Size)))
+_OF_CODE = (types.FunctionType, types.MethodType, types.ModuleType, type)
+
+
+def is_harmless(item: Any) -> bool:
+    """Whether ``item`` tells nothing of a tensor or a size, whoever gets it."""
+    return address(type(item)) in _PLAIN
+
+
+def tells_apart(cls: Any) -> bool:
+    """Whether ``isinstance`` may tell a stand-in from an ``int`` by this class."""
+    if type(cls) is type:
+        return cls is torch.SymInt
+    # With an abstract class, any other can be registered.
+    return not raw.is_a(cls, type) or raw.module_of(cls).partition(".")[0] not in _OF_ABSTRACT
+
+
+_OF_ABSTRACT = ("numbers", "collections", "typing", "torch")
 
 
 def has_size(item: Any, depth: int = 0) -> bool:
-    """Whether ``item`` is a stand-in, holds one, or is not known."""
+    """Whether ``item`` may be a stand-in, or give one to code in C."""
     if item is UNKNOWN or type(item) is Size:
         return True
-    if not raw.is_a(item, *_GROUPS):
-        return False
-    parts: Iterable[Any] = tuple.__iter__(item) if raw.is_a(item, tuple) else _values(item)
-    return depth >= _MAX_DEPTH or any(has_size(part, depth + 1) for part in parts)
+    if raw.is_a(item, *_GROUPS):
+        parts: Iterable[Any] = tuple.__iter__(item) if raw.is_a(item, tuple) else _values(item)
+        return depth >= _MAX_DEPTH or any(has_size(part, depth + 1) for part in parts)
+    # Who asks an object of the program's for an attribute gets the stand-in itself.
+    is_known = is_harmless(item) or type(item) in _TENSORS or raw.is_a(item, *_OF_CODE)
+    return not (is_known or raw.is_mutable(type(item)))
 
 
 def _values(item: Any) -> list[Any]:
@@ -46,13 +87,9 @@ def _values(item: Any) -> list[Any]:
     return [part for pair in raw.contents(item) for part in pair]
 
 
-# Operands whose operators ask a number by its methods.
-_OPERANDS = (int, float, complex, str, tuple, list, torch.Tensor, type(None), slice)
-
-
 def is_plain(items: Iterable[Any]) -> bool:
     """Whether an operator between these asks a stand-in among them by its methods."""
-    return all(type(item) is Size or raw.is_a(item, *_OPERANDS) for item in items)
+    return all(address(type(item)) in _OPERANDS for item in items)
 
 
 _METHODS_OF_INT = frozenset(name for name in dir(int) if not name.startswith("_")) | {"__class__"}
@@ -84,24 +121,43 @@ _ASKING = frozenset(
     )
     for name in names.split()
 )
-_CONTAINERS = frozenset(map(address, (*_GROUPS, OrderedDict, deque, str, object)))
+_CONTAINERS = frozenset(map(address, (*_GROUPS, OrderedDict, deque, str)))
+_BASES = _CONTAINERS | {address(object)}
+# They call what they are given.
+_CALLING = frozenset(
+    (
+        *("map", "filter", "sorted", "max", "min", "iter", "sort", "reduce", "partial"),
+        *("cmp_to_key", "groupby", "starmap", "accumulate", "takewhile", "dropwhile"),
+        *("filterfalse", "defaultdict"),
+    )
+)
 
 
-def asks_openly(function: Any, given: Iterable[Any]) -> bool:
-    """Whether code in C asks a stand-in by its methods alone, also what it calls for that."""
-    if any(_is_called_in_c(item) and address(item) not in _ASKING for item in given):
-        return False
+def asks_openly(function: Any) -> bool:
+    """Whether code in C asks a stand-in by its methods alone."""
     if address(function) in _ASKING or _is_of_torch(function):
         return True
     if raw.is_a(function, type):  # a class of the program's, which adds nothing in C
         bases = (base for base in raw.mro(function) if not raw.is_mutable(base))
-        return raw.is_mutable(function) and all(address(base) in _CONTAINERS for base in bases)
+        return raw.is_mutable(function) and all(address(base) in _BASES for base in bases)
     return address(_owner_in_c(function)) in _CONTAINERS
 
 
-def _is_called_in_c(item: Any) -> bool:
-    is_made = raw.is_a(item, types.FunctionType, types.MethodType, torch.nn.Module, torch.Tensor)
-    return callable(item) and not is_made and item is not UNKNOWN
+def calls_unseen(function: Any, given: Iterable[Any]) -> bool:
+    """Whether code in C calls other code that nobody looks at, but for what asks openly."""
+    return getattr(function, "__name__", "") in _CALLING and any(map(_is_unseen, given))
+
+
+def _is_unseen(item: Any) -> bool:
+    if item is UNKNOWN:
+        return True
+    if not callable(item) or type(item) in _TENSORS or raw.is_a(item, torch.nn.Module):
+        return False
+    function = item.__func__ if type(item) is types.MethodType else item
+    if type(function) is types.FunctionType:
+        module = str(function.__globals__.get("__name__", ""))
+        return is_closed(module) and not module.startswith("torch.")
+    return not (address(item) in _ASKING or _is_of_torch(item))
 
 
 _SEEN_BY_MODES = frozenset(
