@@ -1216,8 +1216,7 @@ class Reads(Alike):
         given: Sequence[Any] = (),
     ) -> Any:
         kind = type(function)
-        # These call another function, which is asked about then.
-        if self.answers is not None and kind not in (functools.partial, types.MethodType):
+        if self.answers is not None and not _hands_on(function):
             self._tells_unseen(function, given or positional)
         if function is UNKNOWN:
             self._hand_out(*given)
@@ -2019,6 +2018,13 @@ def _is_own_variable(frame: _Frame, kind: str, name: str) -> bool:
     code = frame.frame.f_code
     is_own = name in code.co_cellvars and name not in code.co_freevars
     return kind == "cell" and is_own and bool(code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def _hands_on(function: Any) -> bool:
+    """Whether it calls a function in C, or any at all, which is asked about then."""
+    is_method = type(function) is types.MethodType
+    is_in_c = is_method and type(function.__func__) is not types.FunctionType
+    return is_in_c or type(function) is functools.partial
 
 
 def _is_of_torch(frame: types.FrameType) -> bool:
