@@ -275,8 +275,8 @@ def _keeping_sizes_back(
     """Run a call with its sizes kept back, unrecorded: see :mod:`~gfxgraph.record.answers`.
 
     Returns:
-        Whether it is told what calls of other sizes are told: then it reads and does the same. And
-        for what a recorded run is to learn that for these calls; ``None``: for nothing.
+        Whether torch gives it the same answers as calls of other sizes: then it reads and does the
+        same. The second is where a recorded run can note these answers; ``None``: it need not.
     """
     guard = template.guard
     if template.autograd or template.differentiates:

@@ -1812,7 +1812,7 @@ class Reads(Alike):
             self.answers.give_up()
 
     def _tells_unseen(self, function: Any, given: Sequence[Any]) -> None:
-        """What is called may tell something that is not among the answers."""
+        """Give up if the called function may reveal a size that no answer shows."""
         assert self.answers is not None
         called = self._called_in_python(function, type(function))
         if called is not None:

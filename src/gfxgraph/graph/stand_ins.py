@@ -1,8 +1,8 @@
 """What tells a stand-in for a size from an ``int``: see :mod:`~gfxgraph.record.answers`.
 
 A stand-in notices what it is asked by its own methods, which Python's operators and many functions
-in C call. Others look at the object itself. What is known to call methods stands here; with all
-else, a run learns something unnoticed.
+in C call. Other functions look at the object itself, which no method notices. This file lists the
+functions that are known to call methods. A run that calls any other one proves nothing.
 """
 
 from __future__ import annotations
