@@ -35,6 +35,7 @@ __all__ = [
     "Unexpected",
     "nobody_else_holds",
     "overwrite",
+    "replaced_tensors",
     "storage_key",
     "tensors_in",
 ]
@@ -289,6 +290,17 @@ class Same:
     def of(cls, tensor: torch.Tensor, given: Sequence[torch.Tensor]) -> Same | None:
         """The placeholder for ``tensor`` if ``given`` contains it, else ``None``."""
         return next((cls(n) for n, other in enumerate(given) if other is tensor), None)
+
+
+def replaced_tensors(tree: Any, others: dict[int, torch.Tensor]) -> Any:
+    """What an operator takes, with other tensors, by the id of those that they replace."""
+    if isinstance(tree, torch.Tensor):
+        return others.get(id(tree), tree)
+    if isinstance(tree, (tuple, list)):
+        return type(tree)([replaced_tensors(item, others) for item in tree])
+    if isinstance(tree, dict):
+        return {key: replaced_tensors(item, others) for key, item in tree.items()}
+    return tree
 
 
 def tensors_in(*trees: Any) -> list[torch.Tensor]:

@@ -33,6 +33,10 @@ class Numbers(UnwrappedDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[Any, tuple[Any, ...], Source]] = []
 
+    def __enter__(self) -> Numbers:
+        self.found = []
+        return super().__enter__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, OpOverload) and is_composite(func):

@@ -22,7 +22,7 @@ from ..device.operators import (
 from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import users_line
-from .effects import StorageNames, tensors_in
+from .effects import StorageNames, replaced_tensors, tensors_in
 
 __all__ = ["Reach"]
 
@@ -298,7 +298,7 @@ def _tried(
                 if other is not None:
                     made[id(tensor)] = other
         try:
-            result = func(*_replaced(args, made), **_replaced(kwargs, made))
+            result = func(*replaced_tensors(args, made), **replaced_tensors(kwargs, made))
         except Exception as error:  # other values may be none that it takes
             if interrupt_in(error):
                 raise
@@ -329,16 +329,6 @@ def _others(
         limits = torch.iinfo(tensor.dtype)
         other = other.clamp(limits.min / 2, limits.max / 2)
     return torch.where(mask, other.to(tensor.dtype), tensor)
-
-
-def _replaced(tree: Any, made: dict[int, torch.Tensor]) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return made.get(id(tree), tree)
-    if isinstance(tree, (tuple, list)):
-        return type(tree)([_replaced(item, made) for item in tree])
-    if isinstance(tree, dict):
-        return {key: _replaced(item, made) for key, item in tree.items()}
-    return tree
 
 
 def _changed(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

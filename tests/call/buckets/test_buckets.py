@@ -741,7 +741,7 @@ def test_a_pool_of_a_module_runs_without_autograd_unless_an_argument_asks_for_it
         y = pool(rows(device, count))
         assert not y.requires_grad
         torch.testing.assert_close(y, model(rows(device, count)))
-    assert pool.stats().replays == 3 and pool.stats().captures == 2
+    assert pool.stats().replays == 2 and pool.stats().captures == 2  # not the first 3 rows
     x = rows(device, 3).requires_grad_()
     pool(x).sum().backward()
     assert x.grad is not None and model[0].weight.grad is not None

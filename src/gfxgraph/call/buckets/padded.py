@@ -239,12 +239,15 @@ class Padded(Exact):
         call, padded = _sized(request)
         captured, entries = entry.captured, dispatcher.entries
         run, got, expected, different = runner(captured), None, None, None
+        is_to_replay = False
         try:
             # Rolled back: then it is seen what the run for the caller will read, do and leave.
             different = self._verdicts.why_unlike(call, entry, dispatcher.builder.why_unlike)
-            expected = None if different else run(call.fn, call)
-            if different is None and captured is not None and not captured.plain:
-                got = run(call.fn, padded)
+            if different is None and captured is not None:
+                self._verdicts.judge_at(call, padded, entry)
+                is_to_replay = captured.plain
+                if not captured.plain:
+                    expected, got = run(call.fn, call), run(call.fn, padded)
         except torch.OutOfMemoryError as error:  # the call itself may well have room
             entries.count_fallback(f"no room to record a call of its size: {one_line(error)}")
         except Exception as error:
@@ -254,11 +257,11 @@ class Padded(Exact):
         with inside_gfxgraph(), own_handlers():
             answer = call.run()
         entries.count_eager_call()
-        if expected is not None and captured is not None and captured.plain:
+        if is_to_replay:
             result = entry.replay(call.fn, padded.args, padded.kwargs, padded.leaves)
             if result is not NO_MATCH:
                 entry.uncount()
-                got = Ran(*flatten(result), [])
+                expected, got = Ran(*flatten(answer), []), Ran(*flatten(result), [])
         if expected is not None and got is not None and self._verdicts.compares(entry):
             different = self._verdicts.difference(call, padded, entry, expected, got)
         if got is not None and different is None and self._verify is not False:

@@ -6,12 +6,14 @@ operation (:mod:`~gfxgraph.record.reach`), and data of the padding must not reac
 kept. The second finds what a comparison may not see (a mean that counts above a threshold only),
 the first what is no question of data (a function that asks for its size). *Numbers*: two sizes that
 take the same operators have to give them the same numbers, so a size that only counts above a
-threshold is found as well.
+threshold is found as well. What weights of zeros hide, other values in their place show
+(:mod:`~gfxgraph.record.other_weights`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -21,7 +23,9 @@ from ...device.operators import outside_of_modes
 from ...errors import CaptureError, one_line
 from ...graph.compare import Tolerance, difference
 from ...interpose.interrupts import interrupt_in
+from ...record.explain import some
 from ...record.numbers import Numbers
+from ...record.other_weights import OtherWeights
 from ...record.reach import Reach
 from ..signature import Spec, flatten
 from .made import Kind, made_like, poisoned, probes
@@ -81,6 +85,8 @@ class Judge:
     run: Runner
     tolerance: Tolerance
     _last_error: str = field(default="no made input gives a number", init=False)
+    _by_number: str | None = field(default=None, init=False)
+    _has_others: bool = field(default=False, init=False)
 
     @property
     def small(self) -> dict[str, int]:
@@ -99,10 +105,21 @@ class Judge:
         by_size, evidence = self._by_sizes_of(self.small)
         if not evidence and self.small != self.bucket:  # they may be too small for it
             by_size, evidence = self._by_sizes_of(self.bucket)
-        by_reach = self._by_reach() or self._by_number()
-        if by_size or by_reach:
-            where = f" ({by_reach})" if by_size and by_reach else by_reach or ""
-            raise CaptureError(f"{by_size or 'rows influence each other: '}{where}. {_ASK}")
+        self._raise(by_size, evidence, self._by_reach() or self._by_number)
+
+    def at(self, sizes: dict[str, int]) -> None:
+        """Judge calls of these sizes alone, and only by size and by number.
+
+        Raises:
+            CaptureError: likewise.
+        """
+        by_size, evidence = self._by_sizes_of(self.bucket, [sizes])
+        self._raise(by_size, evidence, self._by_number)
+
+    def _raise(self, by_size: str | None, evidence: bool, where: str | None) -> None:
+        if by_size or where:
+            place = f" ({where})" if by_size and where else where or ""
+            raise CaptureError(f"{by_size or 'rows influence each other: '}{place}. {_ASK}")
         if not evidence:
             raise CaptureError(
                 f"whether rows influence each other cannot be judged: {self._last_error}. {_ASK}"
@@ -110,50 +127,74 @@ class Judge:
 
     # By size.
 
-    def _by_sizes_of(self, bucket: dict[str, int]) -> tuple[str | None, bool]:
+    def _by_sizes_of(
+        self, bucket: dict[str, int], only: Sequence[dict[str, int]] = ()
+    ) -> tuple[str | None, bool]:
+        """The difference that padding makes, and whether anything could be compared.
+
+        ``only``: the sizes to compare with the bucket. Default: a choice, with more kinds of rows.
+        """
+        judge = replace(self, bucket=bucket)
         kinds: tuple[Kind, ...] = ("signed", "positive", "given")
         for kind in kinds:  # a logarithm has nothing to say of negative numbers
-            judge = replace(self, bucket=bucket)
-            by_size, evidence = judge._by_size(kind)
-            self._last_error = judge._last_error
+            for with_others in (True, False):  # a function may want zeros where it has them
+                by_size, evidence = judge._by_size(kind, with_others, only)
+                if by_size or evidence or not judge._has_others:
+                    break
             if by_size or evidence:
                 break
+        self._last_error, self._by_number = judge._last_error, self._by_number or judge._by_number
         return by_size, evidence
 
-    def _by_size(self, kind: Kind) -> tuple[str | None, bool]:
-        """The difference that padding makes, and whether anything could be compared."""
+    def _by_size(
+        self, kind: Kind, with_others: bool, only: Sequence[dict[str, int]]
+    ) -> tuple[str | None, bool]:
         full = made_like(self.call, self.bucket, self.buckets, kind)
-        of_full, evidence, is_poisoned = None, False, False
-        for sizes in probes(self.bucket):
+        of_full, evidence, is_poisoned = None, False, bool(only)
+        for sizes in only or probes(self.bucket):
             part, filled = self._around(full, sizes, kind)
-            expected = self._try(part)
+            expected = self._try(part, with_others)
             if expected is None:
                 continue
             is_full = all(a is b for a, b in zip(filled.leaves, full.leaves, strict=True))
-            got = of_full if is_full and of_full is not None else self._try(filled)
+            got = of_full if is_full and of_full is not None else self._try(filled, with_others)
             of_full = got if is_full else of_full
             others = [got]
             if not is_poisoned and max(sizes.values()) > 1:
-                others.append(self._try(poisoned(filled, sizes)))
+                others.append(self._try(poisoned(filled, sizes), with_others))
                 is_poisoned = True
             for other in others:
                 if other is None:
                     return f"padding from {sizes} to {self.bucket} raises {self._last_error}", True
-                found = self.difference(expected, other, sizes)
+                found = self.difference(expected[0], other[0], sizes)
                 if found:
                     return found, True
-            if _says_something(expected.tensors):
+            if got is not None:
+                self._note_numbers(expected[1].difference(got[1]), sizes)
+            if _says_something(expected[0].tensors):
                 evidence = True
         return None, evidence
 
-    def _try(self, call: SizedCall) -> Ran | None:
+    def _try(self, call: SizedCall, with_others: bool) -> tuple[Ran, Numbers] | None:
+        """Run the function on a made call, also ``with_others`` in the place of equal weights."""
+        numbers, others = Numbers(), _other_weights(call)
+        modes = (others, numbers) if with_others else (numbers,)
         try:
-            return self.run(self.fn, call)
+            return self.run(_under(self.fn, *modes), call), numbers
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # made inputs may be none that it takes
             if interrupt_in(error):
                 raise
             self._last_error = one_line(error)
             return None
+        finally:
+            self._has_others |= others.any
+
+    def _note_numbers(self, place: str | None, sizes: dict[str, int]) -> None:
+        if place and self._by_number is None:
+            of = some([repr(name) for name, size in self.bucket.items() if sizes[name] != size])
+            self._by_number = f"a number that depends on the size of {of} goes into {place}"
 
     def _around(
         self, full: SizedCall, sizes: dict[str, int], kind: Kind
@@ -229,33 +270,6 @@ class Judge:
                     return found
         return None
 
-    def _by_number(self) -> str | None:
-        """Where the function computes with a number that depends on the size."""
-        whole = self._numbers(self.small)
-        for name, size in self.small.items():
-            for other in {1, size - 1} - {0, size}:
-                part = self._numbers({**self.small, name: other})
-                found = whole and part and whole.difference(part)
-                if found:
-                    return f"a number that depends on the size of {name!r} goes into {found}"
-        return None
-
-    def _numbers(self, sizes: dict[str, int]) -> Numbers | None:
-        fn, mode = self.fn, Numbers()
-
-        def noted(*args: Any, **kwargs: Any) -> None:
-            with mode:
-                fn(*args, **kwargs)
-
-        try:
-            self.run(noted, made_like(self.call, sizes, self.buckets))
-        except Exception as error:  # made inputs may be none that it takes
-            if interrupt_in(error):
-                raise
-            self._last_error = one_line(error)
-            return None
-        return mode
-
     def _followed(self, bucket: dict[str, int], name: str, count: int) -> str | None:
         ending, kept = count > 0, {**bucket, name: count % bucket[name]}
         call = made_like(self.call, bucket, self.buckets)
@@ -323,6 +337,23 @@ class Judge:
         )
 
 
+def _other_weights(call: SizedCall) -> OtherWeights:
+    """Other values for weights, and for arguments of one size, which are not made."""
+    return OtherWeights(t for t, dims in zip(call.leaves, call.plan, strict=True) if dims)
+
+
+def _under(fn: Callable[..., Any], *modes: AbstractContextManager[Any]) -> Callable[..., Any]:
+    """``fn``, called under modes; the last one sees what it does first."""
+
+    def under(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode)
+            return fn(*args, **kwargs)
+
+    return under
+
+
 def pieces_differ(
     fn: Callable[..., Any],
     whole: SizedCall,
@@ -333,10 +364,14 @@ def pieces_differ(
     tolerance: Tolerance,
 ) -> str | None:
     """Why a call is not answered in pieces of ``step`` rows; ``None``: it can be."""
-    expected = run(fn, whole)
+
+    def ran(call: SizedCall) -> Ran:
+        return run(_under(fn, _other_weights(call)), call)
+
+    expected = ran(whole)
     if expected.writes:
         return "the function writes to memory from outside, once for each piece"
-    parts = [run(fn, piece) for piece in whole.pieces(name, step)]
+    parts = list(map(ran, whole.pieces(name, step)))
     if any(part.spec != expected.spec for part in parts):
         return "the structure or a plain value of the result depends on the size"
     for n, (tensor, dims) in enumerate(zip(expected.tensors, carried, strict=True)):

@@ -164,10 +164,26 @@ class Verdicts:
         self, call: SizedCall, padded: SizedCall, entry: Entry, expected: Ran, got: Ran
     ) -> str | None:
         """How a padded run differs from one that is not."""
-        run = runner(entry.captured)
-        verify = True if self._verify is False else self._verify  # what a recipe made is compared
-        judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
+        judge = self._judge(call, padded, entry, runner(entry.captured))
         return judge.difference(expected, got, call.sizes)
+
+    def _judge(self, call: SizedCall, padded: SizedCall, entry: Entry, run: Runner) -> Judge:
+        verify = True if self._verify is False else self._verify  # what a recipe made is compared
+        return Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
+
+    def judge_at(self, call: SizedCall, padded: SizedCall, entry: Entry) -> None:
+        """Judge calls of one size: made ones, since those of a caller may hide a difference.
+
+        Args:
+            call: of this size.
+            padded: the same, as large as the bucket.
+            entry: the graph of the bucket.
+
+        Raises:
+            CaptureError: padding can reach what is kept, or nobody can say.
+        """
+        if self.judges:
+            self._judge(call, padded, entry, runner(entry.captured)).at(call.sizes)
 
     def judge(
         self, case: Case, entry: Entry, template: Entry | None, why_unlike: WhyUnlike
@@ -193,8 +209,8 @@ class Verdicts:
         # What was captured after the template of another size reads and does what that does.
         if like is None or captured.guard is not like.guard:
             self._judged[kind] = {}
-        recorded = self._alike.setdefault(captured.guard, set())
-        recorded.add(frozenset(case.padded.sizes.items()))
+        of_bucket = frozenset(case.padded.sizes.items())
+        self._alike.setdefault(captured.guard, set()).add(of_bucket)
         judged = self._buckets.rows == "judge"
         run = runner(captured)
         if verify is not False:
@@ -217,16 +233,19 @@ class Verdicts:
         if verify is False:
             return
         met = self._met.setdefault(captured.guard, set())
-        if captured.draws_random_numbers:
-            met |= recorded
-            return
-        judge = Judge(call.fn, call, padded.sizes, self._buckets, entry.carried, run, verify)
-        different = judge.difference(expected, got, call.sizes)
-        if different:
-            raise CaptureError(different)
-        if judged:
-            self._judge_rows(judge, kind)
-        met |= recorded
+        judge = self._judge(call, padded, entry, run)
+        is_answered = self._buckets.of(call.sizes) == padded.sizes  # not by another bucket
+        if not captured.draws_random_numbers:
+            different = judge.difference(expected, got, call.sizes)
+            if different:
+                raise CaptureError(different)
+            if judged:
+                self._judge_rows(judge, kind)
+            if judged and is_answered:
+                judge.at(call.sizes)
+        met.add(of_bucket)
+        if is_answered:
+            met.add(frozenset(call.sizes.items()))
 
     def _judge_rows(self, judge: Judge, kind: Any) -> None:
         """Judge sizes that were not judged before; see :class:`~.rows.Judge`."""
