@@ -30,8 +30,9 @@ GATED = {
     "a branch": lambda x, gate: x + gate if x.shape[0] < 10 else x,
     "a loop": repeated,
     "a count of ones": lambda x, gate: x + gate * torch.ones_like(x[:, :1]).sum(),
-    "a count above a threshold": lambda x, gate: x
-    + gate * F.relu(torch.ones_like(x[:, :1]).sum() - 10),
+    "a count above a threshold": lambda x, gate: (
+        x + gate * F.relu(torch.ones_like(x[:, :1]).sum() - 10)
+    ),
     "a mean": lambda x, gate: x + gate * (torch.ones_like(x).cumsum(0)[-1:] > 10),
     "arange": lambda x, gate: x + gate * torch.arange(x.shape[0], device=x.device)[-1],
     "addcmul": lambda x, gate: torch.addcmul(x, gate, gate, value=x.shape[0] // 10),
@@ -171,7 +172,9 @@ class Usual(nn.Module):
         self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
         self.scale = nn.Parameter(torch.zeros(()))
         self.places = nn.Parameter(torch.zeros(1, 6, 16))
-        self.register_buffer("mask", torch.zeros(6, 6).masked_fill(~torch.ones(6, 6).tril().bool(), -1e9))
+        self.register_buffer(
+            "mask", torch.zeros(6, 6).masked_fill(~torch.ones(6, 6).tril().bool(), -1e9)
+        )
         self.norm = nn.BatchNorm1d(16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
