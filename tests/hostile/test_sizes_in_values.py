@@ -132,12 +132,13 @@ def test_zero_steps_hide_no_number(device):
     def noised(x, step):  # a step may be an index, so no other is made up
         return x + step.unsqueeze(-1) * (x.shape[0] // 10)
 
-    pool = gfxgraph.graphed(noised, buckets=[16])
-    for step in (0, 3):
-        calls = [(torch.randn(n, 4), torch.full((n,), step)) for n in (12, 5, 9, 5, 12, 9)]
-        compared(pool, noised, [(x.to(device), s.to(device)) for x, s in calls])
-    (reason,) = pool.stats().refused.values()
-    assert "a number that depends on the size of 'batch' goes into aten.mul" in reason
+    for bucket, sizes in ((16, (12, 5, 9, 5, 12, 9)), (8, (20, 8, 20, 24))):
+        pool = gfxgraph.graphed(noised, buckets=[bucket], larger="split")
+        for step in (0, 3):
+            calls = [(torch.randn(n, 4), torch.full((n,), step)) for n in sizes]
+            compared(pool, noised, [(x.to(device), s.to(device)) for x, s in calls])
+        reasons = " ".join((*pool.stats().refused.values(), *pool.stats().fallbacks))
+        assert "a number that depends on the size of 'batch' goes into aten.mul" in reasons
 
 
 @torch.no_grad()

@@ -365,13 +365,20 @@ def pieces_differ(
 ) -> str | None:
     """Why a call is not answered in pieces of ``step`` rows; ``None``: it can be."""
 
-    def ran(call: SizedCall) -> Ran:
-        return run(_under(fn, _other_weights(call)), call)
+    def ran(call: SizedCall) -> tuple[Ran, Numbers]:
+        numbers = Numbers()
+        return run(_under(fn, _other_weights(call), numbers), call), numbers
 
-    expected = ran(whole)
+    expected, numbers = ran(whole)
     if expected.writes:
         return "the function writes to memory from outside, once for each piece"
-    parts = list(map(ran, whole.pieces(name, step)))
+    parts = []
+    for piece in whole.pieces(name, step):
+        part, of_part = ran(piece)
+        place = numbers.difference(of_part)
+        if place:
+            return f"a number that depends on the size of {name!r} goes into {place}"
+        parts.append(part)
     if any(part.spec != expected.spec for part in parts):
         return "the structure or a plain value of the result depends on the size"
     for n, (tensor, dims) in enumerate(zip(expected.tensors, carried, strict=True)):
