@@ -31,6 +31,8 @@ class OtherWeights(UnwrappedDispatchMode):
 
     Args:
         made: tensors that are no weights: arguments with values of their own.
+        known: by id: a tensor from outside, and whether it is of one number. Runs between which
+            nobody writes to weights share it.
 
     Attributes:
         any: whether there was such a weight.
@@ -38,10 +40,13 @@ class OtherWeights(UnwrappedDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, made: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self, made: Iterable[torch.Tensor], known: dict[int, tuple[torch.Tensor, bool]]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Not where the run begins: a recording takes that for the function's own question.
         self._made = frozenset(map(storage_key, made))
+        self._known = known
         self.any = False
 
     def __enter__(self) -> OtherWeights:
@@ -78,17 +83,19 @@ class OtherWeights(UnwrappedDispatchMode):
         return result
 
     def _other(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        known = self._stands_for.get(id(tensor))
-        if known is None:
-            with outside_of_modes():
-                is_one = _is_one_number(tensor)
-            other = torch.empty_like(tensor) if is_one else None  # outer modes see it made
+        found = self._stands_for.get(id(tensor))
+        if found is None:
+            known = self._known.get(id(tensor))
+            if known is None:
+                with outside_of_modes():
+                    known = self._known[id(tensor)] = tensor, _is_one_number(tensor)
+            other = torch.empty_like(tensor) if known[1] else None  # outer modes see it made
             if other is not None:
                 with outside_of_modes():
                     other.copy_(tensor + _pattern(tensor))
-            known = self._stands_for[id(tensor)] = (tensor, other)
-            self.any |= is_one
-        return known[1]
+                self.any = True
+            found = self._stands_for[id(tensor)] = (tensor, other)
+        return found[1]
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:

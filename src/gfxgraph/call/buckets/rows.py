@@ -87,6 +87,7 @@ class Judge:
     _last_error: str = field(default="no made input gives a number", init=False)
     _by_number: str | None = field(default=None, init=False)
     _has_others: bool = field(default=False, init=False)
+    _known_weights: dict[int, tuple[torch.Tensor, bool]] = field(default_factory=dict)
 
     @property
     def small(self) -> dict[str, int]:
@@ -177,7 +178,7 @@ class Judge:
 
     def _try(self, call: SizedCall, with_others: bool) -> tuple[Ran, Numbers] | None:
         """Run the function on a made call, also ``with_others`` in the place of equal weights."""
-        numbers, others = Numbers(), _other_weights(call)
+        numbers, others = Numbers(), _other_weights(call, self._known_weights)
         modes = (others, numbers) if with_others else (numbers,)
         try:
             return self.run(_under(self.fn, *modes), call), numbers
@@ -337,9 +338,10 @@ class Judge:
         )
 
 
-def _other_weights(call: SizedCall) -> OtherWeights:
+def _other_weights(call: SizedCall, known: dict[int, tuple[torch.Tensor, bool]]) -> OtherWeights:
     """Other values for weights, and for arguments of one size, which are not made."""
-    return OtherWeights(t for t, dims in zip(call.leaves, call.plan, strict=True) if dims)
+    made = (t for t, dims in zip(call.leaves, call.plan, strict=True) if dims)
+    return OtherWeights(made, known)
 
 
 def _under(fn: Callable[..., Any], *modes: AbstractContextManager[Any]) -> Callable[..., Any]:
@@ -365,9 +367,11 @@ def pieces_differ(
 ) -> str | None:
     """Why a call is not answered in pieces of ``step`` rows; ``None``: it can be."""
 
+    known: dict[int, tuple[torch.Tensor, bool]] = {}
+
     def ran(call: SizedCall) -> tuple[Ran, Numbers]:
         numbers = Numbers()
-        return run(_under(fn, _other_weights(call), numbers), call), numbers
+        return run(_under(fn, _other_weights(call, known), numbers), call), numbers
 
     expected, numbers = ran(whole)
     if expected.writes:
