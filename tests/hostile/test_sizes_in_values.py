@@ -40,6 +40,15 @@ GATED = {
     "lerp": lambda x, gate: torch.lerp(x, x + gate, x.shape[0] / 16),
     "full": lambda x, gate: x + gate * x.new_full((4,), x.shape[0] // 10),
     "a constant of the host": lambda x, gate: x + gate * torch.tensor(x.shape[0] // 10),
+    "some of the rows": lambda x, gate: torch.cat(
+        [
+            x[: x.shape[0] // 2] + gate.expand_as(x)[x.shape[0] - x.shape[0] // 2 :],
+            x[x.shape[0] // 2 :],
+        ]
+    ),
+    "where it is positive": lambda x, gate: (
+        x + (gate > 0) * torch.ones_like(x[:, :1]).sum().to(x.dtype)
+    ),
     "a view of it": lambda x, gate: x + gate[..., :4] * (x.shape[0] // 10),
     "where": lambda x, gate: x + torch.where(torch.tensor(x.shape[0] > 10), gate, gate * 2),
 }
@@ -64,6 +73,32 @@ def test_zeros_in_an_argument_hide_no_size(device, name, order):
     for value in (0.0, 1.0, 0.5):
         gate = torch.full((4,), value, device=device)
         compared(pool, fn, [(torch.randn(n, 4, device=device), gate) for n in ORDERS[order]])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+@pytest.mark.parametrize("name", sorted(GATED.keys() - {"addcmul", "a power"}))
+@torch.no_grad()
+def test_zeros_that_are_no_floats_hide_no_size(device, name, dtype):
+    fn = GATED[name]
+    pool = gfxgraph.graphed(fn, buckets={"rows": [8, 16]}, dims={"x": {0: "rows"}})
+    for value in (0, 1, 2):
+        gate = torch.full((4,), value, device=device, dtype=dtype)
+        sizes = ORDERS["from a size between"]
+        compared(pool, fn, [(torch.randn(n, 4, device=device), gate) for n in sizes])
+
+
+@torch.no_grad()
+def test_whole_numbers_that_are_indices_stay_within_the_table(device):
+    table = torch.randn(3, 4, device=device)
+
+    def fn(x, row):
+        return x + F.embedding(row + 1, table) * (row + 1.5) + table.index_select(0, row.view(1))
+
+    pool = gfxgraph.graphed(fn, buckets={"rows": [8, 16]}, dims={"x": {0: "rows"}})
+    for row in (1, 0):
+        row = torch.tensor(row, device=device)
+        compared(pool, fn, [(torch.randn(n, 4, device=device), row) for n in (12, 5, 12, 5, 12)])
+    assert not pool.stats().refused and pool.stats().replays >= 7
 
 
 @pytest.mark.parametrize("order", ORDERS)

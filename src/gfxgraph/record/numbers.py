@@ -69,5 +69,5 @@ def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
         (argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs
     ]
     for argument, value in given:
-        if type(value) in (int, float, complex) and "int" not in str(argument.type).lower():
+        if type(value) in (bool, int, float, complex) and "int" not in str(argument.type).lower():
             yield argument.name, repr(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,15 +25,19 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class OtherWeights(UnwrappedDispatchMode):
-    """Gives operators other values for floats from outside that are all zero, or all the same.
+    """Gives operators other values for tensors from outside that are all zero, or all the same.
 
     What is multiplied by zeros shows in no result, and nor does which row of equal ones is taken.
     Once such a weight is loaded or trained, it does. What the run writes to is left as it is.
+
+    Whole numbers and ``bool`` may be indices, so they get other values only where an operator
+    that works element by element makes floats of them.
 
     Args:
         made: tensors that are no weights: arguments with values of their own.
         known: by id: a tensor from outside, and whether it is of one number. Runs between which
             nobody writes to weights share it.
+        floats_only: leave whole numbers and ``bool`` as they are.
 
     Attributes:
         any: whether there was such a weight.
@@ -41,23 +46,31 @@ class OtherWeights(UnwrappedDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(
-        self, made: Iterable[torch.Tensor], known: dict[int, tuple[torch.Tensor, bool]]
+        self,
+        made: Iterable[torch.Tensor],
+        known: dict[int, tuple[torch.Tensor, bool]],
+        floats_only: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Not where the run begins: a recording takes that for the function's own question.
         self._made = frozenset(map(storage_key, made))
-        self._known = known
+        self._known, self._floats_only = known, floats_only
         self.any = False
 
     def __enter__(self) -> OtherWeights:
         self._inside = set(self._made)
-        #: By id, kept so that the id stays its own: what stands for a tensor from outside.
-        self._stands_for: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        #: By id: a tensor of floats from outside, and what stands for it.
+        self._others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: By id: a tensor of whole numbers, and what it would be if weights were others.
+        self._shadows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: Views that this run made of tensors from outside, kept for their ids.
+        self._views: dict[int, torch.Tensor] = {}
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        self._stands_for.clear()
+        for kept in (self._others, self._shadows, self._views):
+            kept.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -67,48 +80,106 @@ class OtherWeights(UnwrappedDispatchMode):
             return run_composite(func, args, kwargs, self)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
             self._inside.add(storage_key(args[0]))
-        if may_write(func):
-            self._inside.update(map(storage_key, written_tensors(func, args, kwargs)))
-        outside = [t for t in tensors_in(args, kwargs) if storage_key(t) not in self._inside]
-        others = {id(t): other for t in outside if (other := self._other(t)) is not None}
-        if others:
-            args, kwargs = replaced_tensors(args, others), replaced_tensors(kwargs, others)
+        written = list(written_tensors(func, args, kwargs)) if may_write(func) else []
+        for tensor in written:
+            self._inside.add(storage_key(tensor))
+            self._shadows.pop(id(tensor), None)
+        given = tensors_in(args, kwargs)
+        outside = {key for t in given if (key := storage_key(t)) not in self._inside}
+        floats = {id(t): other for t in given if (other := self._other(t)) is not None}
+        args, kwargs = replaced_tensors(args, floats), replaced_tensors(kwargs, floats)
+        wholes: dict[int, torch.Tensor] = {}
+        if not self._floats_only and _takes_no_index(func):
+            wholes = {id(t): other for t in given if (other := self._shadow(t)) is not None}
+        others = replaced_tensors(args, wholes), replaced_tensors(kwargs, wholes)
+        if written and any(map(_is_float, written)):
+            return func(*others[0], **others[1])
         result = func(*args, **kwargs)
-        keys = set(map(storage_key, outside))
-        for made in tensors_in(result):
-            if storage_key(made) not in keys:
+        results = tensors_in(result)
+        if wholes and not written:
+            shadow = func(*others[0], **others[1])
+            if any(map(_is_float, results)):
+                result, results = shadow, tensors_in(shadow)
+            else:
+                pairs = zip(results, tensors_in(shadow), strict=True)
+                self._shadows.update((id(made), (made, other)) for made, other in pairs)
+        for made in results:
+            if storage_key(made) in outside:  # of some rows, perhaps, which are those of a size
+                self._views[id(made)] = made
+            else:
                 self._inside.add(storage_key(made))
-            else:  # its values are those of a size where it is a view of some rows
-                self._stands_for.setdefault(id(made), (made, None))
         return result
 
     def _other(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        found = self._stands_for.get(id(tensor))
+        """What stands for a tensor of floats; ``None``: it stays."""
+        if not (_is_float(tensor) and self._is_one(tensor)):
+            return None
+        return self._made_for(tensor, self._others)
+
+    def _shadow(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What a tensor of whole numbers would be; ``None``: what it is."""
+        known = self._shadows.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if _is_float(tensor) or not self._is_one(tensor):
+            return None
+        return self._made_for(tensor, self._shadows)
+
+    def _made_for(
+        self, tensor: torch.Tensor, known: dict[int, tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
+        found = known.get(id(tensor))
         if found is None:
-            known = self._known.get(id(tensor))
-            if known is None:
-                with outside_of_modes():
-                    known = self._known[id(tensor)] = tensor, _is_one_number(tensor)
-            other = torch.empty_like(tensor) if known[1] else None  # outer modes see it made
-            if other is not None:
-                with outside_of_modes():
-                    other.copy_(tensor + _pattern(tensor))
-                self.any = True
-            found = self._stands_for[id(tensor)] = (tensor, other)
+            self.any = True
+            other = torch.empty_like(tensor)  # outer modes see it made
+            with outside_of_modes():
+                other.copy_(_other_values(tensor))
+            found = known[id(tensor)] = tensor, other
         return found[1]
+
+    def _is_one(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a weight of one number."""
+        if storage_key(tensor) in self._inside or id(tensor) in self._views:
+            return False
+        known = self._known.get(id(tensor))
+        if known is None:
+            with outside_of_modes():
+                known = self._known[id(tensor)] = tensor, _is_one_number(tensor)
+        return known[1]
+
+
+# Others than those that work element by element.
+_OF_WHOLES = (
+    "_to_copy clone sum any all amax amin cumsum cat stack expand unsqueeze squeeze view "
+    "_unsafe_view reshape permute transpose t slice select detach alias"
+)
+_TAKE_NO_INDEX = frozenset(f"aten::{name}" for name in _OF_WHOLES.split())
+
+
+@cache
+def _takes_no_index(op: OpOverload) -> bool:
+    """Whether whole numbers that it is given are no places in memory."""
+    return torch.Tag.pointwise in op.tags or op._schema.name in _TAKE_NO_INDEX
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _is_one_number(tensor: torch.Tensor) -> bool:
     """Whether a weight has one value in all places."""
     if type(tensor) not in _TENSORS or tensor.layout is not torch.strided or not tensor.numel():
         return False
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return False  # it may be an index
     first = tensor[(0,) * tensor.dim()]
     return bool((tensor == first).all())
 
 
-def _pattern(tensor: torch.Tensor) -> torch.Tensor:
-    """From 0.25 to 0.75, no two neighbours alike."""
+def _other_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Larger ones, no two neighbours alike; of ``bool`` the other one."""
+    if tensor.dtype is torch.bool:
+        return ~tensor
     places = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
-    return (0.25 + places.mul_(0.618).remainder_(1) / 2).view(tensor.shape).to(tensor.dtype)
+    more = 0.25 + places.mul_(0.618).remainder_(1) / 2
+    if not _is_float(tensor):
+        more = 1 + (4 * more).floor_()
+    return tensor + more.view(tensor.shape).to(tensor.dtype)

@@ -138,8 +138,8 @@ class Judge:
         judge = replace(self, bucket=bucket)
         kinds: tuple[Kind, ...] = ("signed", "positive", "given")
         for kind in kinds:  # a logarithm has nothing to say of negative numbers
-            for with_others in (True, False):  # a function may want zeros where it has them
-                by_size, evidence = judge._by_size(kind, with_others, only)
+            for others in ("all", "floats", "none"):  # a function may want zeros where it has them
+                by_size, evidence = judge._by_size(kind, others, only)
                 if by_size or evidence or not judge._has_others:
                     break
             if by_size or evidence:
@@ -148,21 +148,21 @@ class Judge:
         return by_size, evidence
 
     def _by_size(
-        self, kind: Kind, with_others: bool, only: Sequence[dict[str, int]]
+        self, kind: Kind, which: str, only: Sequence[dict[str, int]]
     ) -> tuple[str | None, bool]:
         full = made_like(self.call, self.bucket, self.buckets, kind)
         of_full, evidence, is_poisoned = None, False, bool(only)
         for sizes in only or probes(self.bucket):
             part, filled = self._around(full, sizes, kind)
-            expected = self._try(part, with_others)
+            expected = self._try(part, which)
             if expected is None:
                 continue
             is_full = all(a is b for a, b in zip(filled.leaves, full.leaves, strict=True))
-            got = of_full if is_full and of_full is not None else self._try(filled, with_others)
+            got = of_full if is_full and of_full is not None else self._try(filled, which)
             of_full = got if is_full else of_full
             others = [got]
             if not is_poisoned and max(sizes.values()) > 1:
-                others.append(self._try(poisoned(filled, sizes), with_others))
+                others.append(self._try(poisoned(filled, sizes), which))
                 is_poisoned = True
             for other in others:
                 if other is None:
@@ -176,10 +176,10 @@ class Judge:
                 evidence = True
         return None, evidence
 
-    def _try(self, call: SizedCall, with_others: bool) -> tuple[Ran, Numbers] | None:
-        """Run the function on a made call, also ``with_others`` in the place of equal weights."""
-        numbers, others = Numbers(), _other_weights(call, self._known_weights)
-        modes = (others, numbers) if with_others else (numbers,)
+    def _try(self, call: SizedCall, which: str) -> tuple[Ran, Numbers] | None:
+        """Run the function on a made call, with other values for ``which`` weights."""
+        numbers, others = Numbers(), _other_weights(call, self._known_weights, which == "floats")
+        modes = (numbers,) if which == "none" else (others, numbers)
         try:
             return self.run(_under(self.fn, *modes), call), numbers
         except torch.OutOfMemoryError:
@@ -338,10 +338,12 @@ class Judge:
         )
 
 
-def _other_weights(call: SizedCall, known: dict[int, tuple[torch.Tensor, bool]]) -> OtherWeights:
+def _other_weights(
+    call: SizedCall, known: dict[int, tuple[torch.Tensor, bool]], floats_only: bool = False
+) -> OtherWeights:
     """Other values for weights, and for arguments of one size, which are not made."""
     made = (t for t, dims in zip(call.leaves, call.plan, strict=True) if dims)
-    return OtherWeights(made, known)
+    return OtherWeights(made, known, floats_only)
 
 
 def _under(fn: Callable[..., Any], *modes: AbstractContextManager[Any]) -> Callable[..., Any]:
