@@ -712,6 +712,7 @@ def test_a_capture_that_failed_leaves_no_tensors_for_the_garbage_collector(
         return sum(t.dim() == 2 and t.shape[1] == 1013 for t in found)
 
     monkeypatch.setenv("GFXGRAPH_VRAM_CAP", "0.0")
+    gfxgraph.graphed(model)(x)  # the first in a process leaves some to it
     gc.collect()
     gc.disable()
     try:
