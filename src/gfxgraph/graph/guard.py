@@ -130,8 +130,8 @@ class Guard:
         words: of these places what lies in memory, where it takes long to compare; ``None``: it
             does not. A thread of ours can do that while a graph is launched.
         rest_holds: the same as ``places_hold``, where all ``words`` are the same.
-        told: the answers of torch that all sizes have in common, as :class:`Answers` notes them;
-            empty: they differ, or are not known. ``None``: no run has noted them yet.
+        told: what torch answers at every size, as :class:`Answers` notes it. Empty: the answers
+            differ, or are not known. ``None``: no run has noted them yet.
         graphs: how many graphs of other sizes this watches as well.
     """
 

@@ -293,7 +293,7 @@ class Same:
 
 
 def replaced_tensors(tree: Any, others: dict[int, torch.Tensor]) -> Any:
-    """What an operator takes, with other tensors, by the id of those that they replace."""
+    """Replace tensors in an operator's arguments: ``others`` maps the id of a tensor to another."""
     if isinstance(tree, torch.Tensor):
         return others.get(id(tree), tree)
     if isinstance(tree, (tuple, list)):

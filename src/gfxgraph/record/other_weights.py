@@ -27,8 +27,9 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 class OtherWeights(UnwrappedDispatchMode):
     """Gives operators other values for tensors from outside that are all zero, or all the same.
 
-    What is multiplied by zeros shows in no result, and nor does which row of equal ones is taken.
-    Once such a weight is loaded or trained, it does. What the run writes to is left as it is.
+    A result does not show what was multiplied by zeros, or which of several equal rows was taken.
+    It does once such a weight is loaded or trained. Tensors that the run writes to keep their
+    values.
 
     Whole numbers and ``bool`` may be indices, so they get other values only where an operator
     that works element by element makes floats of them.
@@ -111,13 +112,13 @@ class OtherWeights(UnwrappedDispatchMode):
         return result
 
     def _other(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What stands for a tensor of floats; ``None``: it stays."""
+        """Other values for a tensor of floats; ``None``: it keeps its own."""
         if not (_is_float(tensor) and self._is_one(tensor)):
             return None
         return self._made_for(tensor, self._others)
 
     def _shadow(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What a tensor of whole numbers would be; ``None``: what it is."""
+        """A tensor of whole numbers, computed from other weights; ``None``: it depends on none."""
         known = self._shadows.get(id(tensor))
         if known is not None:
             return known[1]
