@@ -298,6 +298,7 @@ def is_own_file(file: str) -> bool:
     return bool(file) and is_users_file(file) and not file.startswith(_SITE)
 
 
+@functools.lru_cache(maxsize=4096)  # asked of each frame of a stack, for each operator of a run
 def is_users_file(file: str) -> bool:
     """Whether code of this file is neither torch's nor ours nor Python's own."""
     if file.startswith(_NOT_THE_USERS):

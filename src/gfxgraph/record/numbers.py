@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ __all__ = ["Numbers"]
 _LENGTHS = frozenset({"aten::arange"})
 # A host constant with more elements is a table, which a size may well cut.
 _MAX_CONSTANT = 16
+_NUMBERS = frozenset((bool, int, float, complex))
 
 
 class Numbers(UnwrappedDispatchMode):
@@ -58,16 +60,22 @@ class Numbers(UnwrappedDispatchMode):
 
 
 def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    if not isinstance(func, OpOverload) or func._schema.name in _LENGTHS:
-        return
     if func is torch.ops.aten.lift_fresh.default and args[0].numel() <= _MAX_CONSTANT:
         yield tuple(args[0].shape), repr(args[0].tolist())
         return
-    arguments = func._schema.arguments
-    given = [*zip(arguments, args, strict=False)]
-    given += [
-        (argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs
-    ]
-    for argument, value in given:
-        if type(value) in (bool, int, float, complex) and "int" not in str(argument.type).lower():
-            yield argument.name, repr(value)
+    for position, name in _places_of(func) if isinstance(func, OpOverload) else ():
+        value = args[position] if position < len(args) else kwargs.get(name)
+        if type(value) in _NUMBERS:
+            yield name, repr(value)
+
+
+@cache
+def _places_of(op: OpOverload) -> tuple[tuple[int, str], ...]:
+    """The position and the name of each argument that may be a number to compute with."""
+    if op._schema.name in _LENGTHS:
+        return ()
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(op._schema.arguments)
+        if "int" not in str(argument.type).lower()
+    )

@@ -85,46 +85,49 @@ class OtherWeights(UnwrappedDispatchMode):
         for tensor in written:
             self._inside.add(storage_key(tensor))
             self._shadows.pop(id(tensor), None)
-        given = tensors_in(args, kwargs)
-        outside = {key for t in given if (key := storage_key(t)) not in self._inside}
-        floats = {id(t): other for t in given if (other := self._other(t)) is not None}
-        args, kwargs = replaced_tensors(args, floats), replaced_tensors(kwargs, floats)
+        outside: set[int] = set()
+        floats: dict[int, torch.Tensor] = {}
         wholes: dict[int, torch.Tensor] = {}
-        if not self._floats_only and _takes_no_index(func):
-            wholes = {id(t): other for t in given if (other := self._shadow(t)) is not None}
+        takes_wholes = not self._floats_only and _takes_no_index(func)
+        for tensor in tensors_in(args, kwargs):
+            key = storage_key(tensor)
+            is_outside = key not in self._inside
+            if is_outside:
+                outside.add(key)
+            if id(tensor) in self._shadows:  # it is, or depends on, a weight of whole numbers
+                if takes_wholes:
+                    wholes[id(tensor)] = self._shadows[id(tensor)][1]
+            elif is_outside and self._is_one(tensor):
+                if _is_float(tensor):
+                    floats[id(tensor)] = self._made_for(tensor, self._others)
+                elif takes_wholes:
+                    wholes[id(tensor)] = self._made_for(tensor, self._shadows)
+        if floats:
+            args, kwargs = replaced_tensors(args, floats), replaced_tensors(kwargs, floats)
+        if not wholes:
+            return self._seen(func(*args, **kwargs), outside)
         others = replaced_tensors(args, wholes), replaced_tensors(kwargs, wholes)
-        if written and any(map(_is_float, written)):
+        if any(map(_is_float, written)):
             return func(*others[0], **others[1])
         result = func(*args, **kwargs)
-        results = tensors_in(result)
-        if wholes and not written:
+        if not written:
             shadow = func(*others[0], **others[1])
+            results = tensors_in(result)
             if any(map(_is_float, results)):
-                result, results = shadow, tensors_in(shadow)
-            else:
-                pairs = zip(results, tensors_in(shadow), strict=True)
-                self._shadows.update((id(made), (made, other)) for made, other in pairs)
-        for made in results:
-            if storage_key(made) in outside:  # of some rows, perhaps, which are those of a size
+                return self._seen(shadow, outside)
+            pairs = zip(results, tensors_in(shadow), strict=True)
+            self._shadows.update((id(made), (made, other)) for made, other in pairs)
+        return self._seen(result, outside)
+
+    def _seen(self, result: Any, outside: set[int]) -> Any:
+        """Remember what an operator gives that was given memory from ``outside``."""
+        for made in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
+            key = storage_key(made)
+            if key in outside:  # of some rows, perhaps, which are those of a size
                 self._views[id(made)] = made
             else:
-                self._inside.add(storage_key(made))
+                self._inside.add(key)
         return result
-
-    def _other(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Other values for a tensor of floats; ``None``: it keeps its own."""
-        if not (_is_float(tensor) and self._is_one(tensor)):
-            return None
-        return self._made_for(tensor, self._others)
-
-    def _shadow(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A tensor of whole numbers, computed from other weights; ``None``: it depends on none."""
-        known = self._shadows.get(id(tensor))
-        if known is not None:
-            return known[1]
-        if _is_float(tensor) or not self._is_one(tensor):
-            return None
-        return self._made_for(tensor, self._shadows)
 
     def _made_for(
         self, tensor: torch.Tensor, known: dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -139,8 +142,8 @@ class OtherWeights(UnwrappedDispatchMode):
         return found[1]
 
     def _is_one(self, tensor: torch.Tensor) -> bool:
-        """Whether it is a weight of one number."""
-        if storage_key(tensor) in self._inside or id(tensor) in self._views:
+        """Whether a tensor from outside is a weight of one number."""
+        if id(tensor) in self._views:
             return False
         known = self._known.get(id(tensor))
         if known is None:
