@@ -220,9 +220,22 @@ def capture_like(
     # Ranks go the same way, and the long one is open to all of them.
     if target.is_lifted or options.agree is not None or not template.guard.holds():
         return None
-    guard, is_proven, answers = template.guard, False, None
-    if guard.told or (guard.graphs and target.layout == "padded"):  # else it may not pay
-        is_proven, answers = _keeping_sizes_back(template, target, graph_pool)
+    pays = template.guard.told or (template.guard.graphs and target.layout == "padded")
+    answers = _kept_back(template) if pays else None
+    captured = _tried_like(template, target, options, graph_pool, answers)
+    if captured is None and answers is not None:
+        captured = _tried_like(template, target, options, graph_pool, None)
+    return captured
+
+
+def _tried_like(
+    template: CapturedGraph,
+    target: Target,
+    options: CaptureOptions,
+    graph_pool: GraphPool,
+    answers: Answers | None,
+) -> CapturedGraph | None:
+    """See :func:`capture_like`; ``answers``: keeps sizes back from the recorded run."""
     session = _session_like(template, target, graph_pool)
     before = session.before
     try:
@@ -233,8 +246,8 @@ def capture_like(
             without_graphs_of_inductor(),
             refused() as issued,
         ):
-            captured = _captured_like(template, session, options, issued, is_proven, answers)
-        guard.graphs += 1
+            captured = _captured_like(template, session, options, issued, answers)
+        template.guard.graphs += 1
         return captured
     except (Exception, Unexpected) as error:
         session.reads.put_back(before.python)
@@ -245,7 +258,7 @@ def capture_like(
         if isinstance(error, Failed):
             graph_pool.renew_pool()
         session.inputs[:] = session.given
-    return None if answers is None else capture_like(template, target, options, graph_pool)
+    return None
 
 
 def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> str:
@@ -259,36 +272,38 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
         target: the function, and the arguments of the call.
         graph_pool: where ``template`` lies.
     """
-    is_proven, answers = _keeping_sizes_back(template, target, graph_pool)
-    if is_proven:
-        return ""
-    if answers is not None:
+    answers = _kept_back(template)
+    if answers is not None and answers.are_expected:
+        if _is_told_the_same(template, target, graph_pool, answers):
+            return ""
+    elif answers is not None:
         session = _session_like(template, target, graph_pool)
         if not _why_unlike(template, session, answers) and _learn(template, session, answers):
             return ""
     return _why_unlike(template, _session_like(template, target, graph_pool))
 
 
-def _keeping_sizes_back(
-    template: CapturedGraph, target: Target, graph_pool: GraphPool
-) -> tuple[bool, Answers | None]:
-    """Run a call with its sizes kept back, unrecorded: see :mod:`~gfxgraph.record.answers`.
+def _kept_back(template: CapturedGraph) -> Answers | None:
+    """What keeps sizes back from a run: see :mod:`~gfxgraph.record.answers`.
 
-    Returns:
-        Whether torch gives it the same answers as calls of other sizes: then it reads and does the
-        same. The second is where a recorded run can note these answers; ``None``: it need not.
+    It expects the answers that calls of other sizes were told: a run that gets the same reads and
+    does the same. Where these are not known yet, a run that is recorded can note them. ``None``:
+    they do not help.
     """
     guard = template.guard
-    if template.autograd or template.differentiates:
-        return False, None  # it may call functions of the program's
+    if template.autograd or template.differentiates or template.state is None:
+        return None  # it may call functions of the program's, or do more than compute
     if guard.told is None:
         guard.told = []
-        return False, Answers()
-    if not guard.told or not is_only_thread():
-        return False, None
-    answers = Answers(guard.told)
-    device, index = graph_pool.device, graph_pool.index
-    alone = only_computes(template, device, index, target.inputs)
+        return Answers()
+    return Answers(guard.told) if guard.told and is_only_thread() else None
+
+
+def _is_told_the_same(
+    template: CapturedGraph, target: Target, graph_pool: GraphPool, answers: Answers
+) -> bool:
+    """Run a call with its sizes kept back, unrecorded; whether it gets the expected answers."""
+    alone = only_computes(template, graph_pool.device, graph_pool.index, target.inputs)
     try:
         with graph_pool.on_stream(), alone, hidden_modes(), answers:
             target.function()
@@ -297,8 +312,8 @@ def _keeping_sizes_back(
             raise
         # Met again, and explained, in a run that is recorded.
         log(logging.DEBUG, "not_alike", because=one_line(error))
-        return False, None
-    return answers.are_all and answers.told == guard.told, None
+        return False
+    return answers.were_told
 
 
 def _learn(template: CapturedGraph, session: CaptureSession, answers: Answers) -> bool:
@@ -353,21 +368,21 @@ def _captured_like(
     session: CaptureSession,
     options: CaptureOptions,
     issued: Issued,
-    is_proven: bool,
     answers: Answers | None,
 ) -> CapturedGraph:
-    """See :func:`capture_like`.
-
-    ``is_proven``: what the function reads, ``template`` reads. ``answers``: to learn what it is
-    told.
+    """See :func:`_tried_like`.
 
     Raises:
         Exception: it cannot be captured like that.
     """
     host = session.before.host
-    with session.pool.on_stream(), host.standing_still():
-        recording, outputs = session.record(not is_proven, answers)
-    if answers is not None and not _learn(template, session, answers):
+    # Then what the function reads, ``template`` reads, so that it need not be seen.
+    is_told = answers is not None and answers.are_expected
+    with session.pool.on_stream(), host.standing_still(), Modes() as modes:
+        recording, outputs = session.record(not is_told, answers)
+    if answers is not None and is_told:
+        _require_told(template, session, recording, answers, modes)
+    elif answers is not None and not _learn(template, session, answers):
         raise Unexpected("the function may do something else where sizes are kept back")
     refuse_effects(session)
     session.varying = varying(session, recording)
@@ -404,11 +419,35 @@ def _captured_like(
     _refuse_unsettled(session)
     _refuse_changed(session)
     captured = _captured(session, eager, None, template.guard)
-    if is_proven:
+    if is_told:
         captured = dataclasses.replace(captured, stored=template.stored, locks=template.locks)
     return dataclasses.replace(
         captured, sample=sample, rebinding=rebinding, report=[*captured.report, *how]
     )
+
+
+def _require_told(
+    template: CapturedGraph,
+    session: CaptureSession,
+    recording: Recording,
+    answers: Answers,
+    modes: Modes,
+) -> None:
+    """Raise if a run whose reads were not seen was told something else, or did more.
+
+    Raises:
+        Unexpected: it did.
+    """
+    draws = session.before.host.draws() and not template.draws_random_numbers
+    for is_other, what in (
+        (not answers.were_told, "is told something else"),
+        (bool(modes.changed), "leaves another mode"),
+        (recording.compiles, "calls what is to be compiled"),
+        (draws, "draws random numbers"),
+        (not template.guard.holds(), "rebinds something"),
+    ):
+        if is_other:
+            raise Unexpected(f"the function {what}")
 
 
 def _require_alike(

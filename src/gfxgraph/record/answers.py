@@ -60,6 +60,16 @@ class Answers(HiddenFunctionMode):
         self.are_all = not _has_kernels_in_python()
         self.of_sizes = self._modes = 0
 
+    @property
+    def are_expected(self) -> bool:
+        """Whether it is known which answers are to come."""
+        return self._expected is not None
+
+    @property
+    def were_told(self) -> bool:
+        """Whether those that were expected have come, and nothing else."""
+        return self.are_all and self.told == self._expected
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if sys._getframe(1).f_globals.get("__name__", "").startswith(_CALLING):
             return func(*args, **(kwargs or {}))
