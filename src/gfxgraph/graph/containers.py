@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
+from operator import is_
 from typing import Any, Literal
 
 from ..interpose.dynamo import is_installed
@@ -45,6 +46,7 @@ class Container:
     held: raw.Pairs = field(init=False)
 
     def __post_init__(self) -> None:
+        self._quick: tuple[list[Any], list[Any]] | None = None
         self.held = self.read()
         self._next = raw.next_of_set(self.item)
 
@@ -78,6 +80,8 @@ class Container:
         # Most are the hooks and children that a module does not have.
         if not self.held and type(self.item) in (dict, OrderedDict) and not self.item:
             return []
+        if self._is_as_it_was():
+            return []
         held, now = self.held, self.read()
         # Keys of ours come and go; what stands behind one then has not moved.
         if len(held) != len(now):
@@ -91,6 +95,28 @@ class Container:
         if self.lifted and not self._is_rearranged(now):
             found = [key for key in found if not self.is_lifted(key)]
         return found
+
+    def _is_as_it_was(self) -> bool:
+        """Whether nothing has changed, where that is seen without making pairs of all items."""
+        item, names, kind = self.item, self.names, type(self.item)
+        if kind is not dict and (kind is not list or names is not None):
+            return False
+        if self._quick is None:
+            keys, values = [key for key, _ in self.held], [value for _, value in self.held]
+            if names is not None:
+                known = dict(self.held)
+                keys, values = list(names), [known.get(name, raw.MISSING) for name in names]
+            self._quick = keys, values
+        keys, values = self._quick
+        # All of it in C: no other thread runs meanwhile, and no code of the program's.
+        if kind is list:
+            return len(item) == len(values) and all(map(is_, values, item))
+        if names is not None:
+            now = map(dict.get, repeat(item), keys, repeat(raw.MISSING))
+            return len(names) == len(keys) and all(map(is_, values, now))
+        if len(item) != len(values):
+            return False
+        return all(map(is_, keys, item)) and all(map(is_, values, item.values()))
 
     def _is_rearranged(self, now: raw.Pairs) -> bool:
         """Whether keys that are there and were there come in another order."""

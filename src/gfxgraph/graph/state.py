@@ -233,7 +233,7 @@ class PythonState:
 
     def _changes_of(self, container: Container) -> list[Any]:
         keys = container.changes()
-        return keys if self.stores is None else self.stores.own(container, keys)
+        return keys if not keys or self.stores is None else self.stores.own(container, keys)
 
     def changed_places(self) -> list[Changed]:
         """What :meth:`changes` names, with the object that holds it, and the key in there."""
@@ -262,8 +262,11 @@ class PythonState:
 
     def _own_tensors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, bool]]:
         """Those that no other thread may have changed."""
+        if self.stores is None or not self.stores.decide:
+            yield from self._tensors.values()
+            return
         for found in self._tensors.values():
-            if self.stores is None or self.stores.touch_tensor(found[1]):
+            if self.stores.touch_tensor(found[1]):
                 yield found
 
     def replaced(self, guarded: bool = True, given: Collection[int] = ()) -> list[str]:

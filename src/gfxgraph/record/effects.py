@@ -306,12 +306,27 @@ def replaced_tensors(tree: Any, others: dict[int, torch.Tensor]) -> Any:
 def tensors_in(*trees: Any) -> list[torch.Tensor]:
     """The tensors in what an operator takes or returns: nested tuples, lists and dicts."""
     found: list[torch.Tensor] = []
+    for tree in trees:
+        kind = type(tree)
+        flat = tree.values() if kind is dict else tree if kind in (tuple, list) else (tree,)
+        for item in flat:
+            if type(item) in _PLAIN:  # three times as fast as to ask whether it is a tensor
+                continue
+            if isinstance(item, torch.Tensor):
+                found.append(item)
+            elif isinstance(item, (tuple, list, dict)):
+                return _nested_tensors(trees)
+    return found
+
+
+def _nested_tensors(trees: tuple[Any, ...]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
     # Not by recursion: the results of a function may be nested deeper than Python's stack.
     todo: list[Iterator[Any]] = [iter(trees)]
     inside = {id(trees): None}  # a list may hold itself
     while todo:
         for item in todo[-1]:
-            if type(item) in _PLAIN:  # three times as fast as to ask whether it is a tensor
+            if type(item) in _PLAIN:
                 continue
             if isinstance(item, torch.Tensor):
                 found.append(item)

@@ -45,16 +45,26 @@ class Reach(UnwrappedDispatchMode):
     differently are marked. So no operator needs a rule of its own. Where an operator cannot be
     tried, all its results are marked.
 
+    Args:
+        zeros: by id: a weight, and whether all of it is zero. Runs between which nobody writes to
+            weights share it.
+        explains: remember where data was mixed. It takes longer.
+
     Attributes:
-        written_outside: the place of the first write of marked data to memory from outside.
+        written_outside: the place of the first write of marked data to memory from outside; "": it
+            is not known.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(
+        self, zeros: dict[int, tuple[torch.Tensor, bool]] | None = None, explains: bool = True
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._zeros, self._explains = {} if zeros is None else zeros, explains
         self._name = StorageNames()
-        self._masks: dict[int, torch.Tensor] = {}  # storage -> which of its elements are marked
+        # Storage -> which of its elements are marked, of which there is one at least.
+        self._masks: dict[int, torch.Tensor] = {}
         self._data: set[int] = set()  # storages that depend on an argument at all
         self._made: set[int] = set()  # in this run
         self._mixed: dict[int, str] = {}  # storage -> where its data was mixed
@@ -83,6 +93,8 @@ class Reach(UnwrappedDispatchMode):
         if mask.numel() != _elements(tensor):  # seen as another dtype
             return torch.ones(tensor.shape, dtype=torch.bool, device=mask.device)
         here = mask.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        if here.numel() == mask.numel() and tensor.is_contiguous():
+            return here  # all of the mask, which is nowhere empty
         return here if bool(here.any()) else None
 
     def place(self, tensor: torch.Tensor) -> str:
@@ -95,23 +107,30 @@ class Reach(UnwrappedDispatchMode):
         if isinstance(func, OpOverload) and is_composite(func):
             return run_composite(func, args, kwargs, self)
         given = list(tensors_in(args, kwargs))
-        with outside_of_modes():
-            masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
         names = {self._name(t) for t in given}
         is_op = isinstance(func, OpOverload)
         written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
         tried: _Tried | None = None
+        result: Any = None
+        shows = is_op and is_view(func)  # the marks of a view are those of its storage
+        if shows:
+            result = func(*args, **kwargs)
+            if names.issuperset(map(self._name, tensors_in(result))):
+                return result
+        with outside_of_modes():
+            masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
-        # The marks of a view are those of its storage.
-        if masks and is_op and not pointwise and not is_view(func):
+        if masks and is_op and not pointwise and not shows:
             with outside_of_modes():
                 # A weight that is zero now may be another number when it is loaded or trained.
                 zeros = [t for t in given if id(t) not in masks and self._is_zero_weight(t)]
                 tried = _tried(func, args, kwargs, written, masks, zeros)
-        result = func(*args, **kwargs)
-        fresh = [t for t in tensors_in(result) if self._name(t) not in names]
+        if not shows:
+            result = func(*args, **kwargs)
+        results = tensors_in(result)
+        fresh = [t for t in results if self._name(t) not in names]
         with outside_of_modes():
-            op = _Ran(func, given, masks, written, fresh, [*tensors_in(result), *written])
+            op = _Ran(func, given, masks, written, fresh, [*results, *written])
             self._follow(op, tried, pointwise)
         return result
 
@@ -126,27 +145,27 @@ class Reach(UnwrappedDispatchMode):
                     self._set(t, torch.zeros(t.shape, dtype=torch.bool, device=t.device))
             return
         changing = {self._name(t) for t in (*op.fresh, *op.written)}
-        whole = any(bool(mask.all()) for mask in op.masks.values())
         for n, out in enumerate(op.results):
-            if self._name(out) not in changing:
+            key = self._name(out)
+            if key not in changing:
                 continue
             mask = _together(op.masks.values(), out) if pointwise else op.mask(n, tried)
-            if not bool(mask.any()) and self._name(out) not in self._masks:
+            if key not in self._masks and not bool(mask.any()):
                 continue
             self._set(out, mask)
-            how = (
-                "" if pointwise or tried is not None else ", which cannot be tried with other data,"
-            )
-            self._remember(f"{op.func}{how}", op.given, out, not whole and bool(mask.all()))
+            if self._explains:
+                self._remember(op, out, mask, pointwise or tried is not None)
+            elif key not in self._made and self.written_outside is None:
+                self.written_outside = ""
 
-    def _remember(
-        self, what: str, given: list[torch.Tensor], out: torch.Tensor, whole: bool
-    ) -> None:
+    def _remember(self, op: _Ran, out: torch.Tensor, mask: torch.Tensor, is_known: bool) -> None:
         """Remember the operation that brought marked data to ``out``, for the message."""
         key = self._name(out)
-        found = [self._mixed[k] for t in given if (k := self._name(t)) in self._mixed]
-        here = "" if found else f"{what} at {users_line()}"
-        if found or whole:
+        found = [self._mixed[k] for t in op.given if (k := self._name(t)) in self._mixed]
+        how = "" if is_known else ", which cannot be tried with other data,"
+        here = "" if found else f"{op.func}{how} at {users_line()}"
+        whole = any(bool(mask.all()) for mask in op.masks.values())
+        if found or (not whole and bool(mask.all())):
             self._mixed[key] = found[0] if found else here
         elif here:
             self._last[key] = here
@@ -168,12 +187,17 @@ class Reach(UnwrappedDispatchMode):
 
     def _is_zero_weight(self, tensor: torch.Tensor) -> bool:
         key = self._name(tensor)
-        is_weight = key not in self._made and key not in self._data
-        return is_weight and tensor.is_floating_point() and not bool(tensor.any())
+        if key in self._made or key in self._data or not tensor.is_floating_point():
+            return False
+        known = self._zeros.get(id(tensor))
+        if known is None:
+            known = self._zeros[id(tensor)] = tensor, not bool(tensor.any())
+        return known[1]
 
     def _set(self, tensor: torch.Tensor, marked: torch.Tensor) -> None:
         key = self._name(tensor)
         mask = self._masks.get(key)
+        is_new = mask is None
         if mask is None:
             for old in self._name.freed(self._masks):
                 del self._masks[old]
@@ -186,11 +210,12 @@ class Reach(UnwrappedDispatchMode):
         view = tensor.size(), tensor.stride(), tensor.storage_offset()
         if torch._debug_has_internal_overlap(tensor) == 0:
             mask.as_strided(*view).copy_(marked)
-            return
-        # Where elements share a place, one that is marked decides.
-        here = torch.arange(mask.numel(), device=mask.device).as_strided(*view)
-        mask[here] = False
-        mask[here[marked]] = True
+        else:  # where elements share a place, one that is marked decides
+            here = torch.arange(mask.numel(), device=mask.device).as_strided(*view)
+            mask[here] = False
+            mask[here[marked]] = True
+        if not is_new and not bool(mask.any()):
+            del self._masks[key]
 
 
 @cache
@@ -206,12 +231,14 @@ def _elements(tensor: torch.Tensor) -> int:
 
 def _together(masks: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
     """The elements of ``out`` that any of these reaches, element by element."""
-    found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+    found: torch.Tensor | None = None
     for mask in masks:
         try:
-            found = found | mask.to(out.device).expand(out.shape)
+            here = mask.to(out.device).expand(out.shape)
         except RuntimeError:  # not broadcast
-            return torch.ones_like(found)
+            return torch.ones(out.shape, dtype=torch.bool, device=out.device)
+        found = here if found is None else found | here
+    assert found is not None
     return found
 
 
@@ -258,11 +285,8 @@ class _Ran:
                 return looked_up.unsqueeze(-1).expand(out.shape)
         if tried is None or any(len(other) != len(self.results) for other in tried.others):
             return torch.ones(out.shape, dtype=torch.bool, device=out.device)
-        mask = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
         before = out if tried.before is None else tried.before[n]
-        for other in tried.others:
-            mask = mask | _changed(before, other[n])
-        return mask
+        return _changed(before, [other[n] for other in tried.others])
 
 
 def _tried(
@@ -283,20 +307,21 @@ def _tried(
     names = (argument.name for argument in func._schema.arguments)
     named = [*zip(names, args, strict=False), *kwargs.items()]
     ones = {id(t): torch.ones_like(t) for t in zeros}
-    found: list[list[torch.Tensor]] = []
-    for sign in (1, -1, 0) if ones else (1, -1):
-        made = dict(ones)
-        for t in written:
-            made[id(t)] = t.clone()
-        for name, value in named if sign else ():
-            for tensor in tensors_in((value,)):
-                mask = masks.get(id(tensor))
-                is_data = func.namespace == "aten" and name in _DATA
-                other = None if mask is None else _others(tensor, mask, sign, is_data)
-                if mask is not None and other is None:
+    others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for name, value in named:
+        for tensor in tensors_in((value,)):
+            mask = masks.get(id(tensor))
+            if mask is not None:
+                two = _others(tensor, mask, func.namespace == "aten" and name in _DATA)
+                if two is None:
                     return None
-                if other is not None:
-                    made[id(tensor)] = other
+                others[id(tensor)] = two
+    found: list[list[torch.Tensor]] = []
+    for trial in (0, 1, None) if ones else (0, 1):
+        made = {**ones, **{id(t): t.clone() for t in written}}
+        if trial is not None:
+            # A trial writes to what it is given: each has values of its own.
+            made |= {key: two[trial] for key, two in others.items()}
         try:
             result = func(*replaced_tensors(args, made), **replaced_tensors(kwargs, made))
         except Exception as error:  # other values may be none that it takes
@@ -308,41 +333,50 @@ def _tried(
 
 
 def _others(
-    tensor: torch.Tensor, mask: torch.Tensor, sign: int, is_data: bool
-) -> torch.Tensor | None:
-    """``tensor`` with other values where ``mask`` is; ``None``: there are no others."""
+    tensor: torch.Tensor, mask: torch.Tensor, is_data: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Twice ``tensor`` with other values where ``mask`` is; ``None``: there are no others."""
     if tensor.dtype is torch.bool:
-        return tensor ^ mask
+        return tensor ^ mask, tensor ^ mask
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
     if is_whole and not is_data:
         # They may be indices, so stay within the values that occur.
         low, high = (int(v) for v in torch.aminmax(tensor))
         if low == high:
             return None
-        other = low + high - tensor if sign > 0 else (tensor - low + 1) % (high - low + 1) + low
-        return torch.where(mask, other.to(tensor.dtype), tensor)
-    size = tensor.abs().double()
-    largest = torch.where(size.isfinite(), size, torch.zeros_like(size)).amax()
-    pattern = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32) * 0.618
-    other = sign * (8 * largest + 1) * (1 + (pattern % 1).reshape(tensor.shape))
-    if is_whole:
-        limits = torch.iinfo(tensor.dtype)
-        other = other.clamp(limits.min / 2, limits.max / 2)
-    return torch.where(mask, other.to(tensor.dtype), tensor)
+        made = low + high - tensor, (tensor - low + 1) % (high - low + 1) + low
+    else:
+        scale = 8 * _largest(tensor).double() + 1
+        pattern = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
+        other = scale * (pattern.mul_(0.618).remainder_(1).add_(1)).view(tensor.shape)
+        made = other, -other
+        if is_whole:
+            limits = torch.iinfo(tensor.dtype)
+            made = tuple(o.clamp(limits.min / 2, limits.max / 2) for o in made)  # type: ignore[assignment]
+    one, two = (torch.where(mask, other.to(tensor.dtype), tensor) for other in made)
+    return one, two
 
 
-def _changed(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Which elements differ between the two."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _largest(tensor: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude that is a number."""
+    return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=0.0, neginf=0.0).amax()
+
+
+def _changed(one: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
+    """Which elements differ in any of ``others``."""
+    if any(other.shape != one.shape or other.dtype != one.dtype for other in others):
         return torch.ones(one.shape, dtype=torch.bool, device=one.device)
+    same = torch.ones(one.shape, dtype=torch.bool, device=one.device)
     if not one.numel():
-        return torch.zeros(one.shape, dtype=torch.bool, device=one.device)
-    differs = ~((one == other) | ((one != one) & (other != other)))
+        return ~same
     if not (one.is_floating_point() or one.is_complex()):
-        return differs
-    size = one.abs()
-    largest = torch.where(size.isfinite(), size, torch.zeros_like(size)).double()
-    allowed = _NOISE_IN_EPS.get(one.dtype, 2) * torch.finfo(one.dtype).eps
+        for other in others:
+            same &= one == other
+        return ~same
     wide = torch.complex128 if one.is_complex() else torch.float64
-    error = (one.to(wide) - other.to(wide)).abs()
-    return differs & ~(error <= allowed * largest.amax())
+    allowed = _NOISE_IN_EPS.get(one.dtype, 2) * torch.finfo(one.dtype).eps
+    within, exact, is_nan = allowed * _largest(one).double(), one.to(wide), one != one
+    for other in others:
+        near = (exact - other.to(wide)).abs_() <= within
+        same &= near.logical_or_(one == other).logical_or_(is_nan & (other != other))
+    return ~same

@@ -88,6 +88,7 @@ class Judge:
     _by_number: str | None = field(default=None, init=False)
     _has_others: bool = field(default=False, init=False)
     _known_weights: dict[int, tuple[torch.Tensor, bool]] = field(default_factory=dict)
+    _zero_weights: dict[int, tuple[torch.Tensor, bool]] = field(default_factory=dict)
 
     @property
     def small(self) -> dict[str, int]:
@@ -283,10 +284,10 @@ class Judge:
             )
         ]
         plan, labels, carried, masked = call.plan, call.labels, self.carried, self._is_masked(name)
-        fn = self.fn
+        fn, explains = self.fn, False
 
         def followed(*args: Any, **kwargs: Any) -> str | None:
-            mode = Reach()
+            mode = Reach(self._zero_weights, explains)
             given, _ = flatten((args, kwargs))
             with outside_of_modes():
                 for leaf, dims, label in zip(given, plan, labels, strict=True):
@@ -298,7 +299,7 @@ class Judge:
             with mode:
                 result = fn(*args, **kwargs)
             with outside_of_modes():
-                if mode.written_outside:
+                if mode.written_outside is not None:
                     return f"data of the padding is written outside by {mode.written_outside}"
                 for n, (out, dims) in enumerate(zip(flatten(result)[0], carried, strict=True)):
                     mask = mode.reached(out)
@@ -310,8 +311,11 @@ class Judge:
                     )
             return None
 
-        ran = self.run(followed, call.with_tensors(leaves, bucket))
-        found: str | None = ran.spec[1].value
+        call = call.with_tensors(leaves, bucket)
+        found: str | None = self.run(followed, call).spec[1].value
+        if found is not None:  # once more, since it takes longer to say where
+            explains = True
+            found = self.run(followed, call).spec[1].value or found
         return found
 
     def _within(self, n: int, leaf: torch.Tensor, kept: dict[str, int]) -> torch.Tensor:
