@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
@@ -149,6 +149,7 @@ class Guard:
         self._memory: dict[int, tuple[str, torch.Tensor, int]] = {}
         self._lying: list[Whereabouts] = []
         self._values: list[tuple[int, str, torch.Tensor, int, SameBytes]] = []
+        self._versions: list[tuple[str, torch.Tensor, int]] = []
         self._held: list[tuple[str, torch.Tensor, str, object]] = []
         self._hooked: list[tuple[str, torch.Tensor, list[int], list[Any]]] = []
         self._unplaced = dict(outside)
@@ -180,6 +181,27 @@ class Guard:
     def watch_values(self, key: int, name: str, tensor: torch.Tensor) -> None:
         """Watch that ``tensor``, whose storage has the key ``key``, holds what it holds."""
         self._values.append((key, name, tensor, tensor._version, SameBytes(name, tensor)))
+
+    def watch_versions(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Watch also that nobody writes to these, as far as their versions tell.
+
+        It may be called after :meth:`complete`. Tensors of inference mode have no version.
+        """
+        names = {storage_key(tensor): name for name, tensor, _ in self._memory.values()}
+        known = {address(tensor) for _, tensor, _ in self._versions}
+        new = [
+            (names.get(storage_key(tensor), "a tensor from outside"), tensor, tensor._version)
+            for tensor in tensors
+            if not tensor.is_inference() and address(tensor) not in known
+        ]
+        if not new:
+            return
+        self._versions += new
+        for name in ("places_hold", "rest_holds"):
+            bind = Bind({})
+            terms = [f"{bind(t)}._version == {version}" for _, t, version in new]
+            terms.append(f"{bind(getattr(self, name))}()")
+            setattr(self, name, _predicate(terms, bind.names))
 
     def watch_held(self, path: str, tensor: torch.Tensor, name: str, value: object) -> None:
         """Watch that the attribute ``name`` of ``tensor`` stays ``value``: its gradient, say."""
@@ -237,6 +259,9 @@ class Guard:
                 found[name] = None
         for _, name, tensor, version, values in self._values:
             if tensor._version != version or not values.hold():
+                found[f"the values of {name}"] = None
+        for name, tensor, version in self._versions:
+            if tensor._version != version:
                 found[f"the values of {name}"] = None
         for name, (getter, value) in self.settings.items():
             if _now(getter) != value:

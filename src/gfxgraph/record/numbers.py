@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from ..device.operators import is_composite, run_composite
+from ..device.operators import (
+    is_composite,
+    may_write,
+    outside_of_modes,
+    run_composite,
+    written_tensors,
+)
 from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.source import Source, users_line
+from .effects import storage_key, tensors_in
 
 __all__ = ["Numbers"]
 
@@ -22,29 +29,75 @@ _MAX_CONSTANT = 16
 _NUMBERS = frozenset((bool, int, float, complex))
 
 
+# What they give is no question of the values that they are given.
+_MAKE = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
+        "lift_fresh",
+    )
+)
+# A larger constant is not compared: the small sizes that are judged show what it does.
+_MAX_MADE = 1 << 20
+
+
 class Numbers(UnwrappedDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
+    A number may come in a tensor as well: ``ones(n).sum()``, ``arange(n)[-1]``. So where an
+    operator takes a tensor that the run has computed, but not from its data, beside another one,
+    the values of the first one count as numbers.
+
+    Args:
+        data: the arguments that carry a size.
+
     Attributes:
-        found: for each operator that ran: the operator, its numbers, and the user's line.
+        found: for each operator that ran: the operator, its numbers, these tensors, and the user's
+            line.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, data: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[tuple[Any, tuple[Any, ...], Source]] = []
+        self.found: list[tuple[Any, tuple[Any, ...], list[torch.Tensor], Source]] = []
+        # Storages; not asked for where the run begins, as in OtherWeights.
+        self._given = frozenset(map(storage_key, data))
 
     def __enter__(self) -> Numbers:
         self.found = []
+        self._data, self._made = set(self._given), set[int]()
         return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, OpOverload) and is_composite(func):
+        is_op = isinstance(func, OpOverload)
+        if is_op and is_composite(func):
             return run_composite(func, args, kwargs, self)
-        self.found.append((func, tuple(_numbers(func, args, kwargs)), users_line()))
-        return func(*args, **kwargs)
+        given = tensors_in(args, kwargs)
+        keys = list(map(storage_key, given))
+        made = [t for t, key in zip(given, keys, strict=True) if key in self._made]
+        kept: list[torch.Tensor] = []
+        if made and len(made) != len(given):
+            with outside_of_modes():
+                kept = [t.detach().clone() for t in made if t.numel() <= _MAX_MADE]
+        self.found.append((func, tuple(_numbers(func, args, kwargs)), kept, users_line()))
+        result = func(*args, **kwargs)
+        changed = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
+        is_data = not is_op or not (_makes(func) or self._data.isdisjoint(keys))
+        for tensor in (*tensors_in(result), *changed):
+            key = storage_key(tensor)
+            if is_data:
+                self._data.add(key)
+                self._made.discard(key)
+            elif not is_op or key in keys:  # of memory that was there
+                if _fills(func) and tensor.nbytes == tensor.untyped_storage().nbytes():
+                    self._made.add(key)
+                    self._data.discard(key)
+            else:
+                self._data.discard(key)  # memory that is used again
+                (self._made.discard if _is_left_open(func) else self._made.add)(key)
+        return result
 
     def difference(self, other: Numbers) -> str | None:
         """Where another run of the same operators was given other numbers.
@@ -53,10 +106,44 @@ class Numbers(UnwrappedDispatchMode):
         """
         if [func for func, *_ in self.found] != [func for func, *_ in other.found]:
             return None
-        for (func, ours, where), (_, theirs, _) in zip(self.found, other.found, strict=True):
-            if ours != theirs:
+        for (func, ours, made, where), (_, theirs, others, _) in zip(
+            self.found, other.found, strict=True
+        ):
+            if ours != theirs or len(made) != len(others):
+                return f"{func} at {where}"
+            if not all(map(_begin_alike, made, others)):
                 return f"{func} at {where}"
         return None
+
+
+@cache
+def _makes(op: OpOverload) -> bool:
+    """Whether the values of the result depend on no tensor that is given."""
+    return op._schema.name in _MAKE or _fills(op)
+
+
+@cache
+def _fills(op: OpOverload) -> bool:
+    return op._schema.name in ("aten::fill_", "aten::zero_")
+
+
+@cache
+def _is_left_open(op: OpOverload) -> bool:
+    """Whether nothing says which values the result has."""
+    return torch.Tag.nondeterministic_seeded in op.tags or "empty" in op._schema.name
+
+
+def _begin_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of different sizes hold the same where both have elements."""
+    if one.dim() != other.dim() or one.dtype != other.dtype:
+        return False
+    corner = tuple(slice(0, min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
+    one, other = one[corner], other[corner]
+    same = (one == other) | ((one != one) & (other != other))
+    if one.is_floating_point() and one.numel():  # two sizes may be computed by two kernels
+        size = torch.nan_to_num(one.double().abs(), posinf=0.0).amax()
+        same |= (one.double() - other.double()).abs() <= 16 * torch.finfo(one.dtype).eps * size
+    return bool(same.all())
 
 
 def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -24,7 +24,7 @@ from ..interpose.interrupts import interrupt_in
 from ..interpose.source import users_line
 from .effects import StorageNames, replaced_tensors, tensors_in
 
-__all__ = ["Reach"]
+__all__ = ["Reach", "Weight"]
 
 # Operators in which an element that does not depend on data (a mask) decides whether data passes.
 _GATES = re.compile(r"(where|masked_fill|mul|add|sub|(logical|bitwise)_(and|or))_?")
@@ -33,6 +33,24 @@ _DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values
 # Largest difference between two runs of one kernel, relative to the largest magnitude: sums in no
 # fixed order.
 _NOISE_IN_EPS = {torch.float32: 64, torch.float64: 64, torch.complex64: 64, torch.complex128: 64}
+
+
+# A number that is added to scores so that nothing is left of them.
+_LARGE = 1e3
+
+
+class Weight(NamedTuple):
+    """A tensor from outside.
+
+    Attributes:
+        tensor: the tensor.
+        is_zero: whether all of it is zero. It may not be once it is loaded or trained.
+        shuts_out: whether some of its values keep others from having an effect, such as zeros.
+    """
+
+    tensor: torch.Tensor
+    is_zero: bool
+    shuts_out: bool
 
 
 class Reach(UnwrappedDispatchMode):
@@ -46,27 +64,31 @@ class Reach(UnwrappedDispatchMode):
     tried, all its results are marked.
 
     Args:
-        zeros: by id: a weight, and whether all of it is zero. Runs between which nobody writes to
-            weights share it.
+        weights: what is known of tensors from outside, by id. Runs between which nobody writes to
+            them share it.
         explains: remember where data was mixed. It takes longer.
 
     Attributes:
+        gates: by storage: tensors from outside whose values keep marked data away from elements,
+            such as a mask. Others in their place might not.
         written_outside: the place of the first write of marked data to memory from outside; "": it
             is not known.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(
-        self, zeros: dict[int, tuple[torch.Tensor, bool]] | None = None, explains: bool = True
-    ) -> None:
+    def __init__(self, weights: dict[int, Weight] | None = None, explains: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._zeros, self._explains = {} if zeros is None else zeros, explains
+        self._weights, self._explains = {} if weights is None else weights, explains
         self._name = StorageNames()
         # Storage -> which of its elements are marked, of which there is one at least.
         self._masks: dict[int, torch.Tensor] = {}
         self._data: set[int] = set()  # storages that depend on an argument at all
+        self._given: set[int] = set()  # storages of arguments
         self._made: set[int] = set()  # in this run
+        # Storage that holds no data -> the tensors from outside that it was computed from.
+        self._roots: dict[int, dict[int, torch.Tensor]] = {}
+        self.gates: dict[int, torch.Tensor] = {}
         self._mixed: dict[int, str] = {}  # storage -> where its data was mixed
         self._last: dict[int, str] = {}  # storage -> what computed it
         self._kept: list[torch.Tensor] = []
@@ -81,9 +103,15 @@ class Reach(UnwrappedDispatchMode):
         """
         key = self._name(tensor)
         self._data.add(key)
+        self._given.add(key)
         self._kept.append(tensor)
         if marked is not None:
             self._set(tensor, marked)
+
+    def trust(self, tensor: torch.Tensor) -> None:
+        """Add an argument that says what of the padding counts: a mask."""
+        self._made.add(self._name(tensor))
+        self._kept.append(tensor)
 
     def reached(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Which elements of ``tensor`` are reached, in its shape; ``None``: none."""
@@ -111,6 +139,7 @@ class Reach(UnwrappedDispatchMode):
         is_op = isinstance(func, OpOverload)
         written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
         tried: _Tried | None = None
+        opened: _Tried | None = None
         result: Any = None
         shows = is_op and is_view(func)  # the marks of a view are those of its storage
         if shows:
@@ -119,26 +148,100 @@ class Reach(UnwrappedDispatchMode):
                 return result
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
+        masked = {self._name(t) for t in given if id(t) in masks}
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
         if masks and is_op and not pointwise and not shows:
             with outside_of_modes():
-                # A weight that is zero now may be another number when it is loaded or trained.
-                zeros = [t for t in given if id(t) not in masks and self._is_zero_weight(t)]
-                tried = _tried(func, args, kwargs, written, masks, zeros)
+                zeros = [t for t in given if self._is_outside(t) and self._known(t).is_zero]
+                bases = {id(t): torch.ones_like(t) for t in zeros}
+                bases |= {id(t): _opened(t) for t in given if self._name(t) in self._given - masked}
+                hidden = [t for t in given if self._hides(t, masks.get(id(t)))]
+                dense = {id(t): _dense(t, masks.get(id(t)), n) for n, t in enumerate(hidden)}
+                if dense:
+                    tried = _tried(func, args, kwargs, written, masks, bases | dense)
+                if tried is None:
+                    tried = _tried(func, args, kwargs, written, masks, bases)
+                shut = [t for t in given if id(t) not in bases and self._shuts_out(t)]
+                if tried is not None and shut:
+                    more = {id(t): _opened(t) for t in shut}
+                    opened = _tried(func, args, kwargs, written, masks, bases | more)
         if not shows:
             result = func(*args, **kwargs)
         results = tensors_in(result)
         fresh = [t for t in results if self._name(t) not in names]
         with outside_of_modes():
             op = _Ran(func, given, masks, written, fresh, [*results, *written])
+            if masks:
+                self._note_gates(op, tried, opened, is_op and _is_pointwise(func), pointwise)
             self._follow(op, tried, pointwise)
         return result
+
+    def _note_gates(
+        self,
+        op: _Ran,
+        tried: _Tried | None,
+        opened: _Tried | None,
+        is_pointwise: bool,
+        passes: bool,
+    ) -> None:
+        """Note whose values have kept marked data away here.
+
+        ``passes``: the operator passes the marks on, whatever the values are.
+        """
+        # What was computed may depend on the size, and an index reads any row.
+        fixed = [t for t in op.given if self._name(t) not in self._data]
+        roots = self._roots_of([t for t in fixed if not self._is_outside(t) or _is_index(t)])
+        rest = self._roots_of(fixed)
+        if tried is not None and rest.keys() - roots.keys():
+            now = [op.mask(n, tried) for n in range(len(op.results))]
+            whole = now
+            if is_pointwise and not passes:
+                whole = [_together(op.masks.values(), out) for out in op.results]
+            elif opened is not None:
+                whole = [op.mask(n, opened) for n in range(len(op.results))]
+            pairs = zip(whole, now, strict=True) if whole is not now else ()
+            if any(bool((every & ~mask).any()) for every, mask in pairs):
+                roots |= rest
+        self.gates |= roots
+
+    def _is_outside(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is no data, and was there before the run."""
+        key = self._name(tensor)
+        return key not in self._made and key not in self._data
+
+    def _known(self, tensor: torch.Tensor) -> Weight:
+        """What there is to know of a tensor from outside."""
+        known = self._weights.get(id(tensor))
+        if known is None:
+            is_zero = _is_float(tensor) and not bool(tensor.any())
+            shuts_out = not _is_float(tensor) or is_zero or bool(_is_shut(tensor).any())
+            known = self._weights[id(tensor)] = Weight(tensor, is_zero, shuts_out)
+        return known
+
+    def _shuts_out(self, tensor: torch.Tensor) -> bool:
+        """Whether other values of a tensor that is no data might let more through."""
+        if self._is_outside(tensor):
+            return self._known(tensor).shuts_out
+        is_fixed = self._name(tensor) not in self._data and bool(self._roots_of([tensor]))
+        return is_fixed and (not _is_float(tensor) or bool(_is_shut(tensor).any()))
+
+    def _roots_of(self, tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The tensors from outside that these are, or were computed from."""
+        roots: dict[int, torch.Tensor] = {}
+        for tensor in tensors:
+            key = self._name(tensor)
+            if key not in self._data:
+                roots |= self._roots.get(key, {}) if key in self._made else {key: tensor}
+        return roots
 
     def _follow(self, op: _Ran, tried: _Tried | None, pointwise: bool) -> None:
         """Mark what came out of an operation."""
         self._made.update(map(self._name, op.fresh))
         if not self._data.isdisjoint(map(self._name, op.given)):
             self._data.update(map(self._name, (*op.fresh, *op.written)))
+        else:
+            roots = self._roots_of(op.given)
+            self._roots |= dict.fromkeys(map(self._name, (*op.fresh, *op.written)), roots)
         if not op.masks:
             for t in op.written:
                 if self._name(t) in self._masks:
@@ -185,14 +288,16 @@ class Reach(UnwrappedDispatchMode):
             and not decides
         )
 
-    def _is_zero_weight(self, tensor: torch.Tensor) -> bool:
-        key = self._name(tensor)
-        if key in self._made or key in self._data or not tensor.is_floating_point():
+    def _hides(self, tensor: torch.Tensor, mask: torch.Tensor | None) -> bool:
+        """Whether data has one value where it is not marked: a sum that it is multiplied with, say,
+        shows nothing of the marked elements if that is zero."""
+        if self._name(tensor) not in self._data or not _is_float(tensor):
             return False
-        known = self._zeros.get(id(tensor))
-        if known is None:
-            known = self._zeros[id(tensor)] = tensor, not bool(tensor.any())
-        return known[1]
+        clean = tensor.reshape(-1) if mask is None else tensor[~mask]
+        if not clean.numel():
+            return False
+        is_one = bool((clean == clean[0]).all())
+        return is_one and (clean.numel() > 1 or not bool(clean[0]))
 
     def _set(self, tensor: torch.Tensor, marked: torch.Tensor) -> None:
         key = self._name(tensor)
@@ -295,9 +400,13 @@ def _tried(
     kwargs: Any,
     written: list[torch.Tensor],
     masks: dict[int, torch.Tensor],
-    zeros: list[torch.Tensor],
+    bases: dict[int, torch.Tensor],
 ) -> _Tried | None:
-    """Run an operator with other values in the marked elements, and ones for weights of zero.
+    """Run an operator with other values in the marked elements.
+
+    Args:
+        func, args, kwargs, written, masks: what is run.
+        bases: by id: what to take for a tensor. Default: itself.
 
     Returns:
         The results; ``None``: the operator cannot be tried.
@@ -306,19 +415,20 @@ def _tried(
         return None
     names = (argument.name for argument in func._schema.arguments)
     named = [*zip(names, args, strict=False), *kwargs.items()]
-    ones = {id(t): torch.ones_like(t) for t in zeros}
     others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, value in named:
         for tensor in tensors_in((value,)):
             mask = masks.get(id(tensor))
             if mask is not None:
-                two = _others(tensor, mask, func.namespace == "aten" and name in _DATA)
+                is_data = func.namespace == "aten" and name in _DATA
+                base = bases.get(id(tensor), tensor)
+                two = _others(base, mask, is_data, len(others))
                 if two is None:
                     return None
                 others[id(tensor)] = two
     found: list[list[torch.Tensor]] = []
-    for trial in (0, 1, None) if ones else (0, 1):
-        made = {**ones, **{id(t): t.clone() for t in written}}
+    for trial in (0, 1, None) if bases else (0, 1):
+        made = bases | {id(t): bases.get(id(t), t).clone() for t in written}
         if trial is not None:
             # A trial writes to what it is given: each has values of its own.
             made |= {key: two[trial] for key, two in others.items()}
@@ -329,16 +439,48 @@ def _tried(
                 raise
             return None
         found.append([*tensors_in(result), *(made[id(t)] for t in written)])
-    return _Tried(found[:2], found[2] if ones else None)
+    return _Tried(found[:2], found[2] if bases else None)
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _is_index(tensor: torch.Tensor) -> bool:
+    return not _is_float(tensor) and tensor.dtype is not torch.bool
+
+
+def _is_shut(tensor: torch.Tensor) -> torch.Tensor:
+    """Elements that let nothing through by which they are multiplied, or to which they are added
+    before an exponential function."""
+    return (tensor == 0) | ~(tensor.abs() < _LARGE)
+
+
+def _opened(tensor: torch.Tensor) -> torch.Tensor:
+    """Values in the place of these that shut nothing out; indices stay as they are."""
+    if tensor.dtype is torch.bool:
+        return torch.ones_like(tensor)
+    if not _is_float(tensor):
+        return tensor
+    return torch.where(_is_shut(tensor), _pattern(tensor, 0).to(tensor.dtype), tensor)
+
+
+def _dense(tensor: torch.Tensor, mask: torch.Tensor | None, n: int) -> torch.Tensor:
+    """``tensor`` with other values where ``mask`` is not, none of them zero."""
+    made = (_pattern(tensor, n) + 0.5).to(tensor.dtype)
+    return made if mask is None else torch.where(mask, tensor, made)
 
 
 def _others(
-    tensor: torch.Tensor, mask: torch.Tensor, is_data: bool
+    tensor: torch.Tensor, mask: torch.Tensor, is_data: bool, n: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Twice ``tensor`` with other values where ``mask`` is; ``None``: there are no others."""
+    """Twice ``tensor`` with other values where ``mask`` is; ``None``: there are no others.
+
+    ``n``: how many tensors have got some. No two get the same, whose difference shows nothing.
+    """
     if tensor.dtype is torch.bool:
         return tensor ^ mask, tensor ^ mask
-    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    is_whole = not _is_float(tensor)
     if is_whole and not is_data:
         # They may be indices, so stay within the values that occur.
         low, high = (int(v) for v in torch.aminmax(tensor))
@@ -347,14 +489,19 @@ def _others(
         made = low + high - tensor, (tensor - low + 1) % (high - low + 1) + low
     else:
         scale = 8 * _largest(tensor).double() + 1
-        pattern = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
-        other = scale * (pattern.mul_(0.618).remainder_(1).add_(1)).view(tensor.shape)
+        other = scale * _pattern(tensor, n)
         made = other, -other
         if is_whole:
             limits = torch.iinfo(tensor.dtype)
             made = tuple(o.clamp(limits.min / 2, limits.max / 2) for o in made)  # type: ignore[assignment]
     one, two = (torch.where(mask, other.to(tensor.dtype), tensor) for other in made)
     return one, two
+
+
+def _pattern(tensor: torch.Tensor, n: int) -> torch.Tensor:
+    """Numbers from 1 to 2 in its shape, no two neighbours alike; for each ``n`` others."""
+    places = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
+    return places.add_(0.37 * n).mul_(0.618).remainder_(1).add_(1).view(tensor.shape)
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:
@@ -369,7 +516,7 @@ def _changed(one: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
     same = torch.ones(one.shape, dtype=torch.bool, device=one.device)
     if not one.numel():
         return ~same
-    if not (one.is_floating_point() or one.is_complex()):
+    if not _is_float(one):
         for other in others:
             same &= one == other
         return ~same
@@ -377,6 +524,6 @@ def _changed(one: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
     allowed = _NOISE_IN_EPS.get(one.dtype, 2) * torch.finfo(one.dtype).eps
     within, exact, is_nan = allowed * _largest(one).double(), one.to(wide), one != one
     for other in others:
-        near = (exact - other.to(wide)).abs_() <= within
+        near = (exact - other.to(wide)).abs() <= within
         same &= near.logical_or_(one == other).logical_or_(is_nan & (other != other))
     return ~same

@@ -26,7 +26,7 @@ from ...interpose.interrupts import interrupt_in
 from ...record.explain import some
 from ...record.numbers import Numbers
 from ...record.other_weights import OtherWeights
-from ...record.reach import Reach
+from ...record.reach import Reach, Weight
 from ..signature import Spec, flatten
 from .made import Kind, made_like, poisoned, probes
 from .padding import as_indices, cut, dim_of, is_mask, layout_of, padding_value
@@ -75,6 +75,7 @@ class Judge:
         carried: which dimensions of the result carry which size.
         run: see :data:`Runner`.
         tolerance: how far two runs may be apart.
+        gates: by storage: tensors from outside whose values keep rows apart.
     """
 
     fn: Callable[..., Any]
@@ -88,7 +89,8 @@ class Judge:
     _by_number: str | None = field(default=None, init=False)
     _has_others: bool = field(default=False, init=False)
     _known_weights: dict[int, tuple[torch.Tensor, bool]] = field(default_factory=dict)
-    _zero_weights: dict[int, tuple[torch.Tensor, bool]] = field(default_factory=dict)
+    _weights: dict[int, Weight] = field(default_factory=dict)
+    gates: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @property
     def small(self) -> dict[str, int]:
@@ -179,7 +181,8 @@ class Judge:
 
     def _try(self, call: SizedCall, which: str) -> tuple[Ran, Numbers] | None:
         """Run the function on a made call, with other values for ``which`` weights."""
-        numbers, others = Numbers(), _other_weights(call, self._known_weights, which == "floats")
+        numbers = Numbers(_data(call))
+        others = OtherWeights(_data(call), self._known_weights, which == "floats")
         modes = (numbers,) if which == "none" else (others, numbers)
         try:
             return self.run(_under(self.fn, *modes), call), numbers
@@ -287,17 +290,19 @@ class Judge:
         fn, explains = self.fn, False
 
         def followed(*args: Any, **kwargs: Any) -> str | None:
-            mode = Reach(self._zero_weights, explains)
+            mode = Reach(self._weights, explains)
             given, _ = flatten((args, kwargs))
             with outside_of_modes():
                 for leaf, dims, label in zip(given, plan, labels, strict=True):
                     if is_mask(label, leaf):
+                        mode.trust(leaf)
                         continue
                     around = torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device)
                     cut(around, dims, kept).fill_(False)
                     mode.mark(leaf, around if name in dims.values() else None)
             with mode:
                 result = fn(*args, **kwargs)
+            self.gates.update(mode.gates)
             with outside_of_modes():
                 if mode.written_outside is not None:
                     return f"data of the padding is written outside by {mode.written_outside}"
@@ -342,12 +347,9 @@ class Judge:
         )
 
 
-def _other_weights(
-    call: SizedCall, known: dict[int, tuple[torch.Tensor, bool]], floats_only: bool = False
-) -> OtherWeights:
-    """Other values for weights, and for arguments of one size, which are not made."""
-    made = (t for t, dims in zip(call.leaves, call.plan, strict=True) if dims)
-    return OtherWeights(made, known, floats_only)
+def _data(call: SizedCall) -> list[torch.Tensor]:
+    """The arguments of a call that carry a size; those of one size are weights for the judge."""
+    return [t for t, dims in zip(call.leaves, call.plan, strict=True) if dims]
 
 
 def _under(fn: Callable[..., Any], *modes: AbstractContextManager[Any]) -> Callable[..., Any]:
@@ -376,8 +378,8 @@ def pieces_differ(
     known: dict[int, tuple[torch.Tensor, bool]] = {}
 
     def ran(call: SizedCall) -> tuple[Ran, Numbers]:
-        numbers = Numbers()
-        return run(_under(fn, _other_weights(call, known), numbers), call), numbers
+        numbers = Numbers(_data(call))
+        return run(_under(fn, OtherWeights(_data(call), known), numbers), call), numbers
 
     expected, numbers = ran(whole)
     if expected.writes:

@@ -241,6 +241,8 @@ class Verdicts:
                 raise CaptureError(different)
             if judged:
                 self._judge_rows(judge, kind)
+                # Rows are kept apart as long as masks and the like hold what they hold.
+                captured.guard.watch_versions(judge.gates.values())
             if judged and is_answered:
                 judge.at(call.sizes)
         met.add(of_bucket)
