@@ -20,7 +20,7 @@ from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.source import Source, users_line
 from .effects import storage_key, tensors_in
 
-__all__ = ["Numbers"]
+__all__ = ["Numbers", "makes"]
 
 # Their numbers set the length of the result alone; each element depends on its position.
 _LENGTHS = frozenset({"aten::arange"})
@@ -38,15 +38,15 @@ _MAKE = frozenset(
     )
 )
 # A larger constant is not compared: the small sizes that are judged show what it does.
-_MAX_MADE = 1 << 20
+_MAX_MADE = 1 << 16
 
 
 class Numbers(UnwrappedDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
-    A number may come in a tensor as well: ``ones(n).sum()``, ``arange(n)[-1]``. So where an
-    operator takes a tensor that the run has computed, but not from its data, beside another one,
-    the values of the first one count as numbers.
+    A number may come in a tensor as well: ``ones(n).sum()``, ``arange(n)[-1]``. So the values of
+    a tensor that the run has computed, but not from its data, count as numbers where an operator
+    takes it, unless all that the operator takes was made from nothing.
 
     Args:
         data: the arguments that carry a size.
@@ -60,13 +60,13 @@ class Numbers(UnwrappedDispatchMode):
 
     def __init__(self, data: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[tuple[Any, tuple[Any, ...], list[torch.Tensor], Source]] = []
+        self.found: list[tuple[Any, tuple[Any, ...], list[torch.Tensor | None], Source]] = []
         # Storages; not asked for where the run begins, as in OtherWeights.
         self._given = frozenset(map(storage_key, data))
 
     def __enter__(self) -> Numbers:
         self.found = []
-        self._data, self._made = set(self._given), set[int]()
+        self._data, self._made, self._of_nothing = set(self._given), set[int](), set[int]()
         return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -77,26 +77,33 @@ class Numbers(UnwrappedDispatchMode):
         given = tensors_in(args, kwargs)
         keys = list(map(storage_key, given))
         made = [t for t, key in zip(given, keys, strict=True) if key in self._made]
-        kept: list[torch.Tensor] = []
-        if made and len(made) != len(given):
+        kept: list[torch.Tensor | None] = []
+        is_of_nothing = self._of_nothing.issuperset(keys)
+        if made and not is_of_nothing:
             with outside_of_modes():
-                kept = [t.detach().clone() for t in made if t.numel() <= _MAX_MADE]
+                kept = [t.detach().clone() if t.numel() <= _MAX_MADE else None for t in made]
         self.found.append((func, tuple(_numbers(func, args, kwargs)), kept, users_line()))
         result = func(*args, **kwargs)
         changed = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
-        is_data = not is_op or not (_makes(func) or self._data.isdisjoint(keys))
+        is_data = not is_op or not (makes(func) or self._data.isdisjoint(keys))
         for tensor in (*tensors_in(result), *changed):
             key = storage_key(tensor)
             if is_data:
                 self._data.add(key)
                 self._made.discard(key)
+                self._of_nothing.discard(key)
             elif not is_op or key in keys:  # of memory that was there
                 if _fills(func) and tensor.nbytes == tensor.untyped_storage().nbytes():
                     self._made.add(key)
                     self._data.discard(key)
+                if not is_of_nothing:
+                    self._of_nothing.discard(key)
             else:
                 self._data.discard(key)  # memory that is used again
-                (self._made.discard if _is_left_open(func) else self._made.add)(key)
+                is_open = _is_left_open(func)
+                (self._made.discard if is_open else self._made.add)(key)
+                of_nothing = not is_open and (is_of_nothing or makes(func))
+                (self._of_nothing.add if of_nothing else self._of_nothing.discard)(key)
         return result
 
     def difference(self, other: Numbers) -> str | None:
@@ -117,7 +124,7 @@ class Numbers(UnwrappedDispatchMode):
 
 
 @cache
-def _makes(op: OpOverload) -> bool:
+def makes(op: OpOverload) -> bool:
     """Whether the values of the result depend on no tensor that is given."""
     return op._schema.name in _MAKE or _fills(op)
 
@@ -133,8 +140,10 @@ def _is_left_open(op: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags or "empty" in op._schema.name
 
 
-def _begin_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _begin_alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     """Whether two tensors of different sizes hold the same where both have elements."""
+    if one is None or other is None:
+        return True
     if one.dim() != other.dim() or one.dtype != other.dtype:
         return False
     corner = tuple(slice(0, min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -23,6 +23,7 @@ from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import users_line
 from .effects import StorageNames, replaced_tensors, tensors_in
+from .numbers import makes
 
 __all__ = ["Reach", "Weight"]
 
@@ -84,7 +85,9 @@ class Reach(UnwrappedDispatchMode):
         # Storage -> which of its elements are marked, of which there is one at least.
         self._masks: dict[int, torch.Tensor] = {}
         self._data: set[int] = set()  # storages that depend on an argument at all
-        self._given: set[int] = set()  # storages of arguments
+        # Storages that depend on arguments, but on none that carries a size: those of another call
+        # may hold anything.
+        self._static: set[int] = set()
         self._made: set[int] = set()  # in this run
         # Storage that holds no data -> the tensors from outside that it was computed from.
         self._roots: dict[int, dict[int, torch.Tensor]] = {}
@@ -94,17 +97,21 @@ class Reach(UnwrappedDispatchMode):
         self._kept: list[torch.Tensor] = []
         self.written_outside: str | None = None
 
-    def mark(self, tensor: torch.Tensor, marked: torch.Tensor | None) -> None:
+    def mark(
+        self, tensor: torch.Tensor, marked: torch.Tensor | None, is_static: bool = False
+    ) -> None:
         """Add an argument that holds data.
 
         Args:
             tensor: the argument.
             marked: which of its elements to follow, in its shape; ``None``: none.
+            is_static: it carries no size.
         """
         key = self._name(tensor)
         self._data.add(key)
-        self._given.add(key)
         self._kept.append(tensor)
+        if is_static:
+            self._static.add(key)
         if marked is not None:
             self._set(tensor, marked)
 
@@ -135,12 +142,12 @@ class Reach(UnwrappedDispatchMode):
         if isinstance(func, OpOverload) and is_composite(func):
             return run_composite(func, args, kwargs, self)
         given = list(tensors_in(args, kwargs))
+        if isinstance(func, OpOverload) and makes(func) and not may_write(func):
+            given = []
         names = {self._name(t) for t in given}
         is_op = isinstance(func, OpOverload)
         written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
-        tried: _Tried | None = None
-        opened: _Tried | None = None
-        result: Any = None
+        trials, result = _Trials(None, None), None
         shows = is_op and is_view(func)  # the marks of a view are those of its storage
         if shows:
             result = func(*args, **kwargs)
@@ -148,23 +155,11 @@ class Reach(UnwrappedDispatchMode):
                 return result
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
-        masked = {self._name(t) for t in given if id(t) in masks}
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
         if masks and is_op and not pointwise and not shows:
             with outside_of_modes():
-                zeros = [t for t in given if self._is_outside(t) and self._known(t).is_zero]
-                bases = {id(t): torch.ones_like(t) for t in zeros}
-                bases |= {id(t): _opened(t) for t in given if self._name(t) in self._given - masked}
-                hidden = [t for t in given if self._hides(t, masks.get(id(t)))]
-                dense = {id(t): _dense(t, masks.get(id(t)), n) for n, t in enumerate(hidden)}
-                if dense:
-                    tried = _tried(func, args, kwargs, written, masks, bases | dense)
-                if tried is None:
-                    tried = _tried(func, args, kwargs, written, masks, bases)
-                shut = [t for t in given if id(t) not in bases and self._shuts_out(t)]
-                if tried is not None and shut:
-                    more = {id(t): _opened(t) for t in shut}
-                    opened = _tried(func, args, kwargs, written, masks, bases | more)
+                attempt = partial(_tried, func, args, kwargs, written, masks)
+                trials = self._trials(attempt, given, masks)
         if not shows:
             result = func(*args, **kwargs)
         results = tensors_in(result)
@@ -172,35 +167,42 @@ class Reach(UnwrappedDispatchMode):
         with outside_of_modes():
             op = _Ran(func, given, masks, written, fresh, [*results, *written])
             if masks:
-                self._note_gates(op, tried, opened, is_op and _is_pointwise(func), pointwise)
-            self._follow(op, tried, pointwise)
+                passes = is_op and _is_pointwise(func)  # where no values keep marks away
+                self._note_gates(op, trials, passes and not pointwise)
+            self._follow(op, trials.tried, pointwise)
         return result
 
-    def _note_gates(
-        self,
-        op: _Ran,
-        tried: _Tried | None,
-        opened: _Tried | None,
-        is_pointwise: bool,
-        passes: bool,
-    ) -> None:
+    def _trials(
+        self, attempt: _Attempt, given: list[torch.Tensor], masks: dict[int, torch.Tensor]
+    ) -> _Trials:
+        """Try an operator. ``attempt``: :func:`_tried`, which knows the operator."""
+        zeros = [t for t in given if self._is_outside(t) and self._known(t).is_zero]
+        bases = {id(t): torch.ones_like(t) for t in zeros}
+        hidden = [t for t in given if self._hides(t, masks.get(id(t)))]
+        dense = {id(t): _dense(t, masks.get(id(t)), n) for n, t in enumerate(hidden)}
+        static = [t for t in given if id(t) not in masks and self._name(t) in self._static]
+        tried = attempt(bases | dense, static) if dense else None
+        if tried is None:
+            tried = attempt(bases, static)
+        shut = [t for t in given if id(t) not in bases and self._shuts_out(t)]
+        return _Trials(tried, attempt(bases, [*static, *shut]) if tried and shut else None)
+
+    def _note_gates(self, op: _Ran, trials: _Trials, is_gated: bool) -> None:
         """Note whose values have kept marked data away here.
 
-        ``passes``: the operator passes the marks on, whatever the values are.
+        ``is_gated``: with other values the operator passes all marks on, element by element.
         """
         # What was computed may depend on the size, and an index reads any row.
         fixed = [t for t in op.given if self._name(t) not in self._data]
         roots = self._roots_of([t for t in fixed if not self._is_outside(t) or _is_index(t)])
-        rest = self._roots_of(fixed)
-        if tried is not None and rest.keys() - roots.keys():
-            now = [op.mask(n, tried) for n in range(len(op.results))]
-            whole = now
-            if is_pointwise and not passes:
-                whole = [_together(op.masks.values(), out) for out in op.results]
-            elif opened is not None:
-                whole = [op.mask(n, opened) for n in range(len(op.results))]
-            pairs = zip(whole, now, strict=True) if whole is not now else ()
-            if any(bool((every & ~mask).any()) for every, mask in pairs):
+        rest, positions = self._roots_of(fixed), range(len(op.results))
+        if rest.keys() - roots.keys() and trials.tried and (is_gated or trials.opened):
+            kept = [op.mask(n, trials.tried) for n in positions]
+            if is_gated:
+                whole = [_together(op.masks.values(), op.results[n]) for n in positions]
+            else:
+                whole = [op.mask(n, trials.opened) for n in positions]
+            if any(bool((w & ~k).any()) for w, k in zip(whole, kept, strict=True)):
                 roots |= rest
         self.gates |= roots
 
@@ -234,11 +236,17 @@ class Reach(UnwrappedDispatchMode):
                 roots |= self._roots.get(key, {}) if key in self._made else {key: tensor}
         return roots
 
-    def _follow(self, op: _Ran, tried: _Tried | None, pointwise: bool) -> None:
+    def _follow(self, op: _Ran, tried: list[_Tried] | None, pointwise: bool) -> None:
         """Mark what came out of an operation."""
         self._made.update(map(self._name, op.fresh))
-        if not self._data.isdisjoint(map(self._name, op.given)):
-            self._data.update(map(self._name, (*op.fresh, *op.written)))
+        given = set(map(self._name, op.given))
+        if not self._data.isdisjoint(given):
+            made = set(map(self._name, (*op.fresh, *op.written)))
+            self._data |= made
+            if given.isdisjoint(self._data - self._static - made):
+                self._static |= made
+            else:
+                self._static -= made
         else:
             roots = self._roots_of(op.given)
             self._roots |= dict.fromkeys(map(self._name, (*op.fresh, *op.written)), roots)
@@ -360,6 +368,21 @@ class _Tried:
     before: list[torch.Tensor] | None
 
 
+class _Trials(NamedTuple):
+    """The trials of an operator.
+
+    Attributes:
+        tried: with the values that the run has; ``None``: none, or it cannot be tried.
+        opened: with others for tensors from outside that keep data away, if there are such.
+    """
+
+    tried: list[_Tried] | None
+    opened: list[_Tried] | None
+
+
+_Attempt: TypeAlias = Callable[[dict[int, torch.Tensor], list[torch.Tensor]], "list[_Tried] | None"]
+
+
 @dataclass
 class _Ran:
     """An operation that has run.
@@ -380,7 +403,7 @@ class _Ran:
     fresh: list[torch.Tensor]
     results: list[torch.Tensor]
 
-    def mask(self, n: int, tried: _Tried | None) -> torch.Tensor:
+    def mask(self, n: int, tried: list[_Tried] | None) -> torch.Tensor:
         """The elements of the n-th result that depend on the marked ones."""
         out = self.results[n]
         # Indices of one value only leave nothing to try.
@@ -388,10 +411,13 @@ class _Ran:
             looked_up = self.masks.get(id(self.given[1]))
             if looked_up is not None:
                 return looked_up.unsqueeze(-1).expand(out.shape)
-        if tried is None or any(len(other) != len(self.results) for other in tried.others):
-            return torch.ones(out.shape, dtype=torch.bool, device=out.device)
-        before = out if tried.before is None else tried.before[n]
-        return _changed(before, [other[n] for other in tried.others])
+        found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
+        for one in tried or ():
+            if any(len(other) != len(self.results) for other in one.others):
+                return ~found
+            before = out if one.before is None else one.before[n]
+            found |= _changed(before, [other[n] for other in one.others])
+        return found if tried else ~found
 
 
 def _tried(
@@ -401,16 +427,37 @@ def _tried(
     written: list[torch.Tensor],
     masks: dict[int, torch.Tensor],
     bases: dict[int, torch.Tensor],
-) -> _Tried | None:
+    anything: list[torch.Tensor],
+) -> list[_Tried] | None:
     """Run an operator with other values in the marked elements.
 
     Args:
         func, args, kwargs, written, masks: what is run.
         bases: by id: what to take for a tensor. Default: itself.
+        anything: tensors that may hold anything else, too: such as masks, open or not.
 
     Returns:
         The results; ``None``: the operator cannot be tried.
     """
+    ways = (True, False) if any(t.dtype is torch.bool for t in anything) else (True,)
+    found: list[_Tried] = []
+    for way in ways:
+        more = {id(t): _opened(t, way) for t in anything}
+        one = _tried_once(func, args, kwargs, written, masks, bases | more)
+        if one is None:
+            return None
+        found.append(one)
+    return found
+
+
+def _tried_once(
+    func: OpOverload,
+    args: Any,
+    kwargs: Any,
+    written: list[torch.Tensor],
+    masks: dict[int, torch.Tensor],
+    bases: dict[int, torch.Tensor],
+) -> _Tried | None:
     if "c10d" in func.namespace:  # other ranks would wait for it
         return None
     names = (argument.name for argument in func._schema.arguments)
@@ -456,10 +503,13 @@ def _is_shut(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor == 0) | ~(tensor.abs() < _LARGE)
 
 
-def _opened(tensor: torch.Tensor) -> torch.Tensor:
-    """Values in the place of these that shut nothing out; indices stay as they are."""
+def _opened(tensor: torch.Tensor, way: bool) -> torch.Tensor:
+    """Values in the place of these that shut nothing out; indices stay as they are.
+
+    ``way``: what lets all through where they are ``bool``, which is no question of these alone.
+    """
     if tensor.dtype is torch.bool:
-        return torch.ones_like(tensor)
+        return torch.full_like(tensor, way)
     if not _is_float(tensor):
         return tensor
     return torch.where(_is_shut(tensor), _pattern(tensor, 0).to(tensor.dtype), tensor)

@@ -182,6 +182,8 @@ class Judge:
     def _try(self, call: SizedCall, which: str) -> tuple[Ran, Numbers] | None:
         """Run the function on a made call, with other values for ``which`` weights."""
         numbers = Numbers(_data(call))
+        static = (t for t, dims in zip(call.leaves, call.plan, strict=True) if not dims)
+        self._known_weights.update({id(t): (t, True) for t in static})  # anything in another call
         others = OtherWeights(_data(call), self._known_weights, which == "floats")
         modes = (numbers,) if which == "none" else (others, numbers)
         try:
@@ -294,12 +296,12 @@ class Judge:
             given, _ = flatten((args, kwargs))
             with outside_of_modes():
                 for leaf, dims, label in zip(given, plan, labels, strict=True):
-                    if is_mask(label, leaf):
+                    if dims and is_mask(label, leaf):
                         mode.trust(leaf)
                         continue
                     around = torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device)
                     cut(around, dims, kept).fill_(False)
-                    mode.mark(leaf, around if name in dims.values() else None)
+                    mode.mark(leaf, around if name in dims.values() else None, not dims)
             with mode:
                 result = fn(*args, **kwargs)
             self.gates.update(mode.gates)

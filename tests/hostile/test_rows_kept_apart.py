@@ -1,0 +1,259 @@
+"""Functions with buckets whose rows are kept apart by values alone, which may be others later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import gfxgraph
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Rows = Callable[[torch.Tensor], torch.Tensor]
+
+
+def agree(graphed: Any, fn: Any, *calls: tuple[torch.Tensor, ...]) -> None:
+    for args in calls:
+        torch.testing.assert_close(graphed(*args), fn(*args), rtol=1e-4, atol=1e-4)
+
+
+def pool(fn: Any, name: str = "x") -> Any:
+    return gfxgraph.graphed(fn, buckets={"rows": [4, 8]}, dims={name: {0: "rows"}})
+
+
+# ---- values between, which no made input makes others than zero
+
+
+def above(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x - 1000)
+
+
+MIXED: dict[str, Rows] = {
+    "gram": lambda x: (above(x) @ above(x).t()).sum(1),
+    "linear attention": lambda x: (above(x) @ above(x).t()) @ x,
+    "einsum": lambda x: torch.einsum("ij,kj->i", above(x), above(x)),
+    "linear": lambda x: F.linear(above(x), above(x)).sum(1),
+    "addmm": lambda x: torch.addmm(x[:, :1] * 0, above(x), above(x).t()).sum(1),
+    "bmm": lambda x: torch.bmm(above(x)[None], above(x).t()[None]).mean(2)[0],
+    "bilinear": lambda x: F.bilinear(above(x), above(x).flip(0), x.new_ones(2, 2, 2)),
+    "a diagonal": lambda x: (above(x) @ above(x).t()).flip(1).diagonal(),
+    "mse_loss": lambda x: x + F.mse_loss(above(x), above(x) * 0),
+    "huber_loss": lambda x: x + F.huber_loss(above(x), above(x) * 0),
+    "dist": lambda x: x + torch.dist(above(x), above(x) * 0),
+    "cumprod": lambda x: above(x).flip(0).cumprod(0).flip(0),
+    "prod": lambda x: x + above(x).prod(0),
+    "mean": lambda x: x + above(x).mean(0),
+    "equal ids": lambda x: (x == 2000).float() @ (x == 2000).float().t() @ x,
+    "a threshold that few pass": lambda x: (F.relu(x - 2) @ F.relu(x - 2).t()) @ x,
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@torch.no_grad()
+def test_zeros_between_hide_no_row_that_meets_others(device, name):
+    small = torch.ones(3, 2, device=device)
+    large = torch.tensor([[1.0], [2.0], [3.0]], device=device) * 2000 * small
+    agree(pool(MIXED[name]), MIXED[name], *[(small,)] * 3, (large,), (large[:2],), (large,))
+
+
+# ---- sizes that come in tensors
+
+COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "arange": lambda x, limit: x * (torch.arange(len(x), device=x.device)[-1] + 1 < limit),
+    "arange, reversed": lambda x, limit: (
+        x * (torch.arange(len(x), device=x.device).flip(0)[:, None] + 1 < limit)
+    ),
+    "linspace": lambda x, limit: (
+        x * (torch.linspace(0, 3, len(x), device=x.device)[:, None] < limit - 1)
+    ),
+    "new_ones": lambda x, limit: x * (x.new_ones(len(x)).sum() < limit),
+    "zeros_like": lambda x, limit: x * ((torch.zeros_like(x[:, 0]) + 1).sum() < limit),
+    "full": lambda x, limit: x * (torch.full((len(x),), 1.0, device=x.device).sum() < limit),
+    "eye": lambda x, limit: x * (torch.eye(len(x), device=x.device).sum() < limit),
+    "empty, filled": lambda x, limit: x * (x.new_empty(len(x)).fill_(1).sum() < limit),
+    "ones, written to": lambda x, limit: x * (x.new_ones(len(x)).mul_(1).sum() < limit),
+    "a cumulated sum": lambda x, limit: x * (x.new_ones(len(x)).cumsum(0)[-1] < limit),
+    "one element, expanded": lambda x, limit: x * (x.new_ones(1).expand(len(x)).sum() < limit),
+    "an argument, expanded": lambda x, limit: x * ((limit * 0 + 1).expand(len(x)).sum() < limit),
+    "values of the data": lambda x, limit: x * ((x[:, 0] * 0 + 1).sum() < limit),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@torch.no_grad()
+def test_a_size_in_a_tensor_is_a_size(device, name):
+    fn, x = COUNTED[name], torch.ones(3, 2, device=device)
+    high, low = torch.tensor(100.0, device=device), torch.tensor(3.5, device=device)
+    agree(pool(fn), fn, *[(x, high)] * 3, (x, low), (x, low), (x[:2], low))
+
+
+# ---- values from outside
+
+Outside = tuple[
+    Callable[[torch.Tensor], torch.Tensor],
+    Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    Callable[[torch.Tensor], torch.Tensor],
+]
+
+
+def corner(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return t[: len(x), : len(x)]
+
+
+def scores(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.t()
+
+
+def attend(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(x[None], x[None], x[None], attn_mask=mask)[0]
+
+
+def causal(fill: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda t: t.new_full((8, 8), fill).triu(1)
+
+
+def lower(t: torch.Tensor) -> torch.Tensor:
+    return t.new_ones(8, 8).tril().bool()
+
+
+# What is outside at first, the function, and the change to it.
+OUTSIDE: dict[str, Outside] = {
+    "attention, bool": (lower, lambda x, t: attend(x, corner(x, t)), lambda t: t.fill_(True)),
+    "attention, -inf": (
+        causal(-torch.inf),
+        lambda x, t: attend(x, corner(x, t)),
+        lambda t: t.zero_(),
+    ),
+    "scores plus -inf": (
+        causal(-torch.inf),
+        lambda x, t: (scores(x) + corner(x, t)).softmax(-1) @ x,
+        lambda t: t.zero_(),
+    ),
+    "scores plus -1e9": (
+        causal(-1e9),
+        lambda x, t: (scores(x) + corner(x, t)).softmax(-1) @ x,
+        lambda t: t.zero_(),
+    ),
+    "scores, filled": (
+        lambda t: ~lower(t),
+        lambda x, t: scores(x).masked_fill(corner(x, t), -1e9).softmax(-1) @ x,
+        lambda t: t.fill_(False),
+    ),
+    "scores, filled where it is not": (
+        lower,
+        lambda x, t: scores(x).masked_fill(~corner(x, t), -1e9).softmax(-1) @ x,
+        lambda t: t.fill_(True),
+    ),
+    "scores, where": (
+        lower,
+        lambda x, t: torch.where(corner(x, t), scores(x), -1e9).softmax(-1) @ x,
+        lambda t: t.fill_(True),
+    ),
+    "a product": (
+        lambda t: t.new_ones(8, 8).tril(),
+        lambda x, t: (scores(x) * corner(x, t)) @ x,
+        lambda t: t.fill_(1),
+    ),
+    "mixing": (lambda t: torch.eye(8).to(t), lambda x, t: corner(x, t) @ x, lambda t: t.fill_(1)),
+    "a convolution": (
+        lambda t: torch.nn.init.dirac_(t.new_empty(2, 2, 3)),
+        lambda x, t: F.conv1d(x.t(), t, padding=1).t(),
+        lambda t: t.fill_(1),
+    ),
+    "a gate": (
+        lambda t: t.new_full((1,), -1e9),
+        lambda x, t: x + t.sigmoid() * x.mean(0),
+        lambda t: t.zero_(),
+    ),
+    "weights of rows": (
+        lambda t: torch.eye(8)[0].to(t),
+        lambda x, t: x * t[: len(x)].sum(),
+        lambda t: t.fill_(1),
+    ),
+    "a flag": (
+        lambda t: t.new_zeros(8, dtype=torch.bool),
+        lambda x, t: x * (1 + t[: len(x)].any()),
+        lambda t: t[3].fill_(True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@torch.no_grad()
+def test_a_change_in_place_of_what_keeps_rows_apart_is_seen(device, name):
+    make, fn, change = OUTSIDE[name]
+    t = make(torch.ones((), device=device)).clone()
+    x = torch.arange(6.0, device=device).view(3, 2)
+    graphed = pool(lambda x: fn(x, t))
+    for changes in (False, True):
+        if changes:
+            change(t)
+        agree(graphed, lambda x: fn(x, t), *[(x,)] * 3, (x[:2],), (x,))
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@torch.no_grad()
+def test_an_argument_without_a_size_may_let_rows_meet_in_another_call(device, name):
+    make, fn, change = OUTSIDE[name]
+    t = make(torch.ones((), device=device)).clone()
+    other = t.clone()
+    change(other)
+    x = torch.arange(6.0, device=device).view(3, 2)
+    agree(pool(fn), fn, *[(x, t)] * 3, (x, other), (x[:2], other), (x, t), (x, other))
+
+
+@torch.no_grad()
+def test_weights_that_keep_nothing_apart_may_change_without_another_capture(device):
+    weight, bias = torch.randn(2, 2, device=device), torch.zeros(2, device=device)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.linear(x, weight, bias), (2,), weight[0], bias)
+
+    graphed, x = pool(fn), torch.randn(3, 2, device=device)
+    agree(graphed, fn, *[(x,)] * 3)
+    weight.mul_(2)
+    bias.add_(1)
+    agree(graphed, fn, *[(x,)] * 2)
+    assert graphed.stats().captures == 1 and not graphed.stats().refused
+
+
+def rotary(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(len(x), device=x.device).float()[:, None]
+    return x * (places * torch.tensor([1.0, 0.1], device=x.device)).cos()
+
+
+APART: dict[str, Rows] = {
+    "a causal mask": lambda x: (
+        scores(x).masked_fill(x.new_ones(len(x), len(x)).triu(1).bool(), -torch.inf).softmax(-1) @ x
+    ),
+    "a causal mask of positions": lambda x: attend(
+        x,
+        torch.arange(len(x), device=x.device)[None]
+        <= torch.arange(len(x), device=x.device)[:, None],
+    ),
+    "a causal mask of floats": lambda x: (
+        (scores(x) + x.new_full((len(x), len(x)), -1e9).triu(1)).softmax(-1) @ x
+    ),
+    "positions": lambda x: x + torch.arange(len(x), device=x.device)[:, None].float().sin(),
+    "rotary": rotary,
+    "a buffer": lambda x: x.new_zeros(len(x), 4).index_copy(
+        1, torch.tensor([0, 1], device=x.device), x
+    ),
+    "the identity": lambda x: torch.eye(len(x), device=x.device).tril() @ x,
+    "is_causal": lambda x: F.scaled_dot_product_attention(
+        x[None], x[None], x[None], is_causal=True
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", APART)
+@torch.no_grad()
+def test_what_keeps_rows_apart_in_any_case_is_padded(device, name):
+    graphed = pool(APART[name])
+    calls = [(torch.randn(n, 2, device=device),) for n in (3, 6, 5, 3, 6, 5, 1, 8, 5)]
+    agree(graphed, APART[name], *calls)
+    assert graphed.stats().replays and not graphed.stats().refused, graphed.stats().refused
