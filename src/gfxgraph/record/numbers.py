@@ -93,7 +93,7 @@ class Numbers(UnwrappedDispatchMode):
                 self._made.discard(key)
                 self._of_nothing.discard(key)
             elif not is_op or key in keys:  # of memory that was there
-                if _fills(func) and tensor.nbytes == tensor.untyped_storage().nbytes():
+                if _fills(func) and _is_whole(tensor):
                     self._made.add(key)
                     self._data.discard(key)
                 if not is_of_nothing:
@@ -138,6 +138,11 @@ def _fills(op: OpOverload) -> bool:
 def _is_left_open(op: OpOverload) -> bool:
     """Whether nothing says which values the result has."""
     return torch.Tag.nondeterministic_seeded in op.tags or "empty" in op._schema.name
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor takes up all of its memory."""
+    return tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes()
 
 
 def _begin_alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
