@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._ops import OpOverload
@@ -41,6 +41,9 @@ _MAKE = frozenset(
 _MAX_MADE = 1 << 16
 
 
+_Kept: TypeAlias = list[torch.Tensor | None]
+
+
 class Numbers(UnwrappedDispatchMode):
     """Notes the numbers that operators are given, but for sizes, dimensions and indices.
 
@@ -52,15 +55,15 @@ class Numbers(UnwrappedDispatchMode):
         data: the arguments that carry a size.
 
     Attributes:
-        found: for each operator that ran: the operator, its numbers, these tensors, and the user's
-            line.
+        found: for each operator that ran: the operator, its numbers, these tensors (``None``: a
+            large one), and the user's line if there are any.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self, data: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[tuple[Any, tuple[Any, ...], list[torch.Tensor | None], Source]] = []
+        self.found: list[tuple[Any, tuple[Any, ...], _Kept, Source | None]] = []
         # Storages; not asked for where the run begins, as in OtherWeights.
         self._given = frozenset(map(storage_key, data))
 
@@ -77,12 +80,13 @@ class Numbers(UnwrappedDispatchMode):
         given = tensors_in(args, kwargs)
         keys = list(map(storage_key, given))
         made = [t for t, key in zip(given, keys, strict=True) if key in self._made]
-        kept: list[torch.Tensor | None] = []
+        kept: _Kept = []
         is_of_nothing = self._of_nothing.issuperset(keys)
         if made and not is_of_nothing:
             with outside_of_modes():
                 kept = [t.detach().clone() if t.numel() <= _MAX_MADE else None for t in made]
-        self.found.append((func, tuple(_numbers(func, args, kwargs)), kept, users_line()))
+        numbers = tuple(_numbers(func, args, kwargs))
+        self.found.append((func, numbers, kept, users_line() if numbers or kept else None))
         result = func(*args, **kwargs)
         changed = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
         is_data = not is_op or not (makes(func) or self._data.isdisjoint(keys))
@@ -113,13 +117,12 @@ class Numbers(UnwrappedDispatchMode):
         """
         if [func for func, *_ in self.found] != [func for func, *_ in other.found]:
             return None
-        for (func, ours, made, where), (_, theirs, others, _) in zip(
+        for (func, ours, made, here), (_, theirs, others, there) in zip(
             self.found, other.found, strict=True
         ):
-            if ours != theirs or len(made) != len(others):
-                return f"{func} at {where}"
-            if not all(map(_begin_alike, made, others)):
-                return f"{func} at {where}"
+            is_same = ours == theirs and len(made) == len(others)
+            if not (is_same and all(map(_begin_alike, made, others))):
+                return f"{func} at {here or there}"
         return None
 
 
