@@ -60,6 +60,46 @@ def test_zeros_between_hide_no_row_that_meets_others(device, name):
     agree(pool(MIXED[name]), MIXED[name], *[(small,)] * 3, (large,), (large[:2],), (large,))
 
 
+# ---- zeros of other rows, which made inputs seldom have
+
+NONE: dict[str, Rows] = {
+    "bool": lambda x: x + (~x.bool()).sum(0),
+    "copied to bool": lambda x: (
+        x + (~torch.empty_like(x, dtype=torch.bool).copy_(x)).float().mean(0)
+    ),
+    "bool, as a mean": lambda x: x + x.bool().float().mean(0),
+    "count_nonzero": lambda x: x + x.count_nonzero(0) / (x * 0 + 1).count_nonzero(0),
+    "all": lambda x: x + x.all(0),
+    "searchsorted": lambda x: (
+        x + torch.searchsorted(x[:, 0].abs().cumsum(0), (x[:, 0] == 0) * 10.0)[:, None]
+    ),
+    "bucketize": lambda x: (
+        x + torch.bucketize((x[:, 0] == 0) * 10.0, x[:, 0].abs().cumsum(0))[:, None]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+@torch.no_grad()
+def test_rows_that_become_zero_hide_nothing(device, name):
+    ones = torch.ones(3, 2, device=device)
+    last = torch.tensor([[1.0, 1.0], [1.0, 2.0], [0.0, 0.0]], device=device)
+    agree(pool(NONE[name]), NONE[name], *[(ones,)] * 3, (last,), (last[1:],), (last,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@torch.no_grad()
+def test_a_mask_that_is_padded_with_its_last_row_is_data(device, dtype):
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x + above(x) * mask.float().mean()
+
+    both = {"x": {0: "rows"}, "mask": {0: "rows"}}
+    graphed = gfxgraph.graphed(fn, buckets={"rows": [4]}, dims=both)
+    small, large = torch.ones(3, 2, device=device), torch.full((3, 2), 2000.0, device=device)
+    ones, some = (torch.tensor(m, device=device).to(dtype) for m in ([1, 1, 1], [1, 0, 0]))
+    agree(graphed, fn, *[(small, ones)] * 3, (large, some), (large, some))
+
+
 # ---- sizes that come in tensors
 
 COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -248,6 +288,72 @@ APART: dict[str, Rows] = {
         x[None], x[None], x[None], is_causal=True
     )[0],
 }
+
+
+CONTEXT = torch.arange(40.0).view(1, 5, 8).sin()
+
+
+def of_a_context(name: str, device: Any) -> Callable[..., torch.Tensor]:
+    """A model whose rows keep apart, and are given one context for all of them."""
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).to(device).eval()
+    decoder = torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True).to(device).eval()
+    project = torch.nn.Linear(8, 8).to(device)
+    experts = torch.randn(3, 8, 4, device=device)
+
+    def attended(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        of_each = c.expand(len(x), -1, -1)
+        return attention(x, of_each, of_each)[0]
+
+    def first(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        turned = c.transpose(0, 1).expand(-1, len(x), -1).contiguous()
+        return x + project(turned).transpose(0, 1)
+
+    return {
+        "attention": attended,
+        "a decoder": lambda x, c: decoder(x, c.expand(len(x), -1, -1)),
+        "queries": lambda x, c: decoder(c.repeat(len(x), 1, 1), x),
+        "the sequence first": first,
+        "experts": lambda x, c: torch.einsum("nd,edf->nef", x[:, 0], experts) + c[0, 0, 0],
+        "a condition": lambda x, c: x * c[:, :1].sin() + c[:, 1:2].cos(),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attention", "a decoder", "queries", "the sequence first", "experts", "a condition"],
+)
+@torch.no_grad()
+def test_a_context_that_all_rows_share_is_no_reason_to_refuse(device, name):
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        fn = of_a_context(name, device)
+        graphed, context = pool(fn), CONTEXT.to(device)
+        calls = [(torch.randn(n, 5, 8, device=device), context) for n in (3, 6, 3, 6, 5, 1, 8, 1)]
+        agree(graphed, fn, *calls)
+        assert graphed.stats().replays and not graphed.stats().refused, graphed.stats().refused
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
+@torch.no_grad()
+def test_a_mask_of_features_for_each_row_is_padded(device):
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = x.sum(-1).masked_fill(mask, -torch.inf).softmax(-1)
+        return (scores[..., None] * x).sum(1)
+
+    both = {"x": {0: "rows"}, "mask": {0: "rows"}}
+    graphed = gfxgraph.graphed(fn, buckets={"rows": [4, 8]}, dims=both)
+    ignored = torch.arange(5, device=device) > 2
+    agree(
+        graphed,
+        fn,
+        *[
+            (torch.randn(n, 5, 8, device=device), ignored.expand(n, 5).contiguous())
+            for n in (3, 6, 5, 3, 6, 5, 8, 1, 5, 1)
+        ],
+    )
+    assert graphed.stats().replays and not graphed.stats().refused, graphed.stats().refused
 
 
 @pytest.mark.parametrize("name", APART)

@@ -227,3 +227,16 @@ def test_weights_as_layers_begin_with_are_no_reason_to_refuse(device):
         compared(pool, model, [(torch.randn(n, 6, 16, device=device),) for n in sizes])
         model.scale.fill_(0.5)
     assert not pool.stats().refused and pool.stats().replays >= 9
+
+
+@torch.no_grad()
+def test_two_tensors_of_zeros_do_not_hide_each_other(device):
+    weight = torch.zeros(3, 4, device=device)
+
+    def fn(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return x + gate if x.shape[0] < 10 else x + weight[:1]
+
+    pool = gfxgraph.graphed(fn, buckets={"rows": [16]}, dims={"x": {0: "rows"}})
+    for value in (0.0, 1.0):
+        gate = torch.full((4,), value, device=device)
+        compared(pool, fn, [(torch.randn(n, 4, device=device), gate) for n in (13, 8, 8, 13, 8)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -19,9 +19,23 @@ from ..device.operators import (
 from ..device.overrides import UnwrappedDispatchMode
 from .effects import replaced_tensors, storage_key, tensors_in
 
-__all__ = ["OtherWeights"]
+__all__ = ["KnownWeight", "OtherWeights"]
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+class KnownWeight(NamedTuple):
+    """A tensor from outside.
+
+    Attributes:
+        tensor: the tensor.
+        gets_others: whether it gets other values: it is all the same, or may be anything.
+        number: which other values: for each tensor others, in all runs the same.
+    """
+
+    tensor: torch.Tensor
+    gets_others: bool
+    number: int
 
 
 class OtherWeights(UnwrappedDispatchMode):
@@ -36,8 +50,8 @@ class OtherWeights(UnwrappedDispatchMode):
 
     Args:
         made: tensors that are no weights: arguments with values of their own.
-        known: by id: a tensor from outside, and whether it is of one number. Runs between which
-            nobody writes to weights share it.
+        known: what is known of tensors from outside, by id. Runs between which nobody writes to
+            them share it.
         floats_only: leave whole numbers and ``bool`` as they are.
 
     Attributes:
@@ -49,7 +63,7 @@ class OtherWeights(UnwrappedDispatchMode):
     def __init__(
         self,
         made: Iterable[torch.Tensor],
-        known: dict[int, tuple[torch.Tensor, bool]],
+        known: dict[int, KnownWeight],
         floats_only: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -137,7 +151,7 @@ class OtherWeights(UnwrappedDispatchMode):
             self.any = True
             other = torch.empty_like(tensor)  # outer modes see it made
             with outside_of_modes():
-                other.copy_(_other_values(tensor))
+                other.copy_(_other_values(tensor, self._known[id(tensor)].number))
             found = known[id(tensor)] = tensor, other
         return found[1]
 
@@ -148,8 +162,9 @@ class OtherWeights(UnwrappedDispatchMode):
         known = self._known.get(id(tensor))
         if known is None:
             with outside_of_modes():
-                known = self._known[id(tensor)] = tensor, _is_one_number(tensor)
-        return known[1]
+                known = KnownWeight(tensor, _is_one_number(tensor), len(self._known))
+            self._known[id(tensor)] = known
+        return known.gets_others
 
 
 # Others than those that work element by element.
@@ -178,13 +193,13 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
     return bool((tensor == first).all())
 
 
-def _other_values(tensor: torch.Tensor) -> torch.Tensor:
+def _other_values(tensor: torch.Tensor, number: int) -> torch.Tensor:
     """Larger ones, no two neighbours alike; of ``bool`` every third is the other one."""
     places = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
     if tensor.dtype is torch.bool:
         others = places % 3 == min(2, tensor.numel() - 1)
         return tensor ^ others.view(tensor.shape)
-    more = 0.25 + places.mul_(0.618).remainder_(1) / 2
+    more = 0.25 + places.mul_(0.618).add_(0.37 * number).remainder_(1) / 2
     if not _is_float(tensor):
         more = 1 + (4 * more).floor_()
     return tensor + more.view(tensor.shape).to(tensor.dtype)

@@ -155,8 +155,11 @@ class Reach(UnwrappedDispatchMode):
                 return result
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
+        at = _SORTED.get(func._schema.name) if is_op else None
+        decides = at is not None and id(args[at]) in masks
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
-        if masks and is_op and not pointwise and not shows:
+        pointwise = pointwise and not decides
+        if masks and is_op and not (pointwise or shows or decides):
             with outside_of_modes():
                 attempt = partial(_tried, func, args, kwargs, written, masks)
                 trials = self._trials(attempt, given, masks)
@@ -333,9 +336,13 @@ class Reach(UnwrappedDispatchMode):
 
 @cache
 def _is_pointwise(op: OpOverload) -> bool:
-    # The last two only lack the tag; thresholds may lie beyond what is tried.
-    is_tagged = torch.Tag.pointwise in op.tags
-    return is_tagged or op._schema.name in ("aten::bucketize", "aten::searchsorted")
+    # Those named here only lack the tag; thresholds may lie beyond what is tried.
+    return torch.Tag.pointwise in op.tags or op._schema.name in _UNTAGGED
+
+
+_UNTAGGED = frozenset({"aten::_to_copy", "aten::copy_", "aten::bucketize", "aten::searchsorted"})
+# Where the sorted numbers are among the arguments, of which each decides for all.
+_SORTED = {"aten::bucketize": 1, "aten::searchsorted": 0}
 
 
 def _elements(tensor: torch.Tensor) -> int:
@@ -540,7 +547,8 @@ def _others(
     else:
         scale = 8 * _largest(tensor).double() + 1
         other = scale * _pattern(tensor, n)
-        made = other, -other
+        # Some become zero: then counts and casts to ``bool`` show them.
+        made = other, torch.where(_pattern(tensor, n + 1) < 1.5, -other, torch.zeros_like(other))
         if is_whole:
             limits = torch.iinfo(tensor.dtype)
             made = tuple(o.clamp(limits.min / 2, limits.max / 2) for o in made)  # type: ignore[assignment]

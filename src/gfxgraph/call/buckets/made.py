@@ -52,7 +52,11 @@ def made_like(
         generator = torch.Generator(leaf.device)
         generator.manual_seed(1000 + n)
         if is_mask(label, leaf):
-            made = _mask(leaf, shape, dims, buckets.pad_of(call.names[n]), ending, generator)
+            pad = buckets.pad_of(call.names[n])
+            is_known = any(padding_value(pad, dim) is not None for dim in dims)
+            made = _mask(leaf, shape, dims, pad, ending, generator)
+            if kind == "given" and not is_known:  # which of its values hides is not known
+                made = _tiled(leaf, shape)
         elif leaf.is_floating_point() or leaf.is_complex():
             made = (_of_the_given if kind == "given" else _signed)(leaf, shape, generator)
             made = made.abs() if kind == "positive" else made

@@ -25,7 +25,7 @@ from ...graph.compare import Tolerance, difference
 from ...interpose.interrupts import interrupt_in
 from ...record.explain import some
 from ...record.numbers import Numbers
-from ...record.other_weights import OtherWeights
+from ...record.other_weights import KnownWeight, OtherWeights
 from ...record.reach import Reach, Weight
 from ..signature import Spec, flatten
 from .made import Kind, made_like, poisoned, probes
@@ -88,7 +88,7 @@ class Judge:
     _last_error: str = field(default="no made input gives a number", init=False)
     _by_number: str | None = field(default=None, init=False)
     _has_others: bool = field(default=False, init=False)
-    _known_weights: dict[int, tuple[torch.Tensor, bool]] = field(default_factory=dict)
+    _known_weights: dict[int, KnownWeight] = field(default_factory=dict)
     _weights: dict[int, Weight] = field(default_factory=dict)
     gates: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -182,8 +182,9 @@ class Judge:
     def _try(self, call: SizedCall, which: str) -> tuple[Ran, Numbers] | None:
         """Run the function on a made call, with other values for ``which`` weights."""
         numbers = Numbers(_data(call))
-        static = (t for t, dims in zip(call.leaves, call.plan, strict=True) if not dims)
-        self._known_weights.update({id(t): (t, True) for t in static})  # anything in another call
+        for n, (leaf, dims) in enumerate(zip(call.leaves, call.plan, strict=True)):
+            if not dims:  # it may be anything in another call
+                self._known_weights[id(leaf)] = KnownWeight(leaf, True, -1 - n)
         others = OtherWeights(_data(call), self._known_weights, which == "floats")
         modes = (numbers,) if which == "none" else (others, numbers)
         try:
@@ -288,15 +289,16 @@ class Judge:
                 zip(call.labels, call.leaves, masks, strict=True)
             )
         ]
-        plan, labels, carried, masked = call.plan, call.labels, self.carried, self._is_masked(name)
+        plan, carried, masked = call.plan, self.carried, self._is_masked(name)
+        trusted = {n for n in range(len(plan)) if self._hides_padding(n)}
         fn, explains = self.fn, False
 
         def followed(*args: Any, **kwargs: Any) -> str | None:
             mode = Reach(self._weights, explains)
             given, _ = flatten((args, kwargs))
             with outside_of_modes():
-                for leaf, dims, label in zip(given, plan, labels, strict=True):
-                    if dims and is_mask(label, leaf):
+                for n, (leaf, dims) in enumerate(zip(given, plan, strict=True)):
+                    if n in trusted:
                         mode.trust(leaf)
                         continue
                     around = torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device)
@@ -338,15 +340,20 @@ class Judge:
 
     def _is_masked(self, name: str) -> bool:
         """Whether a mask says of the padding along a dimension that it does not count."""
-        call, pad_of = self.call, self.buckets.pad_of
         return any(
-            of_dim == name and padding_value(pad_of(argument), dim) is not None
-            for argument, label, leaf, dims in zip(
-                call.names, call.labels, call.leaves, call.plan, strict=True
-            )
-            if is_mask(label, leaf)
+            self._hides_padding(n, dim)
+            for n, dims in enumerate(self.call.plan)
             for dim, of_dim in dims.items()
+            if of_dim == name
         )
+
+    def _hides_padding(self, n: int, dim: int | None = None) -> bool:
+        """Whether an argument is a mask that is padded with a number, along ``dim`` or any."""
+        call = self.call
+        dims = call.plan[n] if dim is None else (dim,)
+        pad = self.buckets.pad_of(call.names[n])
+        is_one = is_mask(call.labels[n], call.leaves[n])
+        return is_one and any(padding_value(pad, d) is not None for d in dims)
 
 
 def _data(call: SizedCall) -> list[torch.Tensor]:
@@ -377,7 +384,7 @@ def pieces_differ(
 ) -> str | None:
     """Why a call is not answered in pieces of ``step`` rows; ``None``: it can be."""
 
-    known: dict[int, tuple[torch.Tensor, bool]] = {}
+    known: dict[int, KnownWeight] = {}
 
     def ran(call: SizedCall) -> tuple[Ran, Numbers]:
         numbers = Numbers(_data(call))
