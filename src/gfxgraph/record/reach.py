@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -138,14 +138,13 @@ class Reach(UnwrappedDispatchMode):
         return self._mixed.get(key) or self._last.get(key) or "the argument itself"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if isinstance(func, OpOverload) and is_composite(func):
+        kwargs, is_op = kwargs or {}, isinstance(func, OpOverload)
+        if is_op and is_composite(func):
             return run_composite(func, args, kwargs, self)
-        given = list(tensors_in(args, kwargs))
-        if isinstance(func, OpOverload) and makes(func) and not may_write(func):
-            given = []
+        given = tensors_in(args, kwargs)
+        if is_op and makes(func) and not may_write(func):
+            given = []  # of which only sizes and dtypes count
         names = {self._name(t) for t in given}
-        is_op = isinstance(func, OpOverload)
         written = list(written_tensors(func, args, kwargs)) if is_op and may_write(func) else []
         trials, result = _Trials(None, None), None
         shows = is_op and is_view(func)  # the marks of a view are those of its storage
@@ -161,8 +160,7 @@ class Reach(UnwrappedDispatchMode):
         pointwise = pointwise and not decides
         if masks and is_op and not (pointwise or shows or decides):
             with outside_of_modes():
-                attempt = partial(_tried, func, args, kwargs, written, masks)
-                trials = self._trials(attempt, given, masks)
+                trials = self._trials(_Call(func, args, kwargs, written, masks), given)
         if not shows:
             result = func(*args, **kwargs)
         results = tensors_in(result)
@@ -175,20 +173,20 @@ class Reach(UnwrappedDispatchMode):
             self._follow(op, trials.tried, pointwise)
         return result
 
-    def _trials(
-        self, attempt: _Attempt, given: list[torch.Tensor], masks: dict[int, torch.Tensor]
-    ) -> _Trials:
-        """Try an operator. ``attempt``: :func:`_tried`, which knows the operator."""
+    def _trials(self, call: _Call, given: list[torch.Tensor]) -> _Trials:
+        """Try an operator that is given these tensors."""
+        masks = call.masks
         zeros = [t for t in given if self._is_outside(t) and self._known(t).is_zero]
         bases = {id(t): torch.ones_like(t) for t in zeros}
         hidden = [t for t in given if self._hides(t, masks.get(id(t)))]
         dense = {id(t): _dense(t, masks.get(id(t)), n) for n, t in enumerate(hidden)}
         static = [t for t in given if id(t) not in masks and self._name(t) in self._static]
-        tried = attempt(bases | dense, static) if dense else None
+        tried = _tried(call, bases | dense, static) if dense else None
         if tried is None:
-            tried = attempt(bases, static)
+            tried = _tried(call, bases, static)
         shut = [t for t in given if id(t) not in bases and self._shuts_out(t)]
-        return _Trials(tried, attempt(bases, [*static, *shut]) if tried and shut else None)
+        opened = _tried(call, bases, [*static, *shut]) if tried and shut else None
+        return _Trials(tried, opened)
 
     def _note_gates(self, op: _Ran, trials: _Trials, is_gated: bool) -> None:
         """Note whose values have kept marked data away here.
@@ -245,11 +243,9 @@ class Reach(UnwrappedDispatchMode):
         given = set(map(self._name, op.given))
         if not self._data.isdisjoint(given):
             made = set(map(self._name, (*op.fresh, *op.written)))
+            carries_size = not self._static.issuperset(self._data & given)
             self._data |= made
-            if given.isdisjoint(self._data - self._static - made):
-                self._static |= made
-            else:
-                self._static -= made
+            (self._static.difference_update if carries_size else self._static.update)(made)
         else:
             roots = self._roots_of(op.given)
             self._roots |= dict.fromkeys(map(self._name, (*op.fresh, *op.written)), roots)
@@ -387,9 +383,6 @@ class _Trials(NamedTuple):
     opened: list[_Tried] | None
 
 
-_Attempt: TypeAlias = Callable[[dict[int, torch.Tensor], list[torch.Tensor]], "list[_Tried] | None"]
-
-
 @dataclass
 class _Ran:
     """An operation that has run.
@@ -427,19 +420,24 @@ class _Ran:
         return found if tried else ~found
 
 
+class _Call(NamedTuple):
+    """A call of an operator, of which ``written`` are the arguments that it may write, and
+    ``masks`` the marked elements of those that have some, by id."""
+
+    func: OpOverload
+    args: Any
+    kwargs: Any
+    written: list[torch.Tensor]
+    masks: dict[int, torch.Tensor]
+
+
 def _tried(
-    func: OpOverload,
-    args: Any,
-    kwargs: Any,
-    written: list[torch.Tensor],
-    masks: dict[int, torch.Tensor],
-    bases: dict[int, torch.Tensor],
-    anything: list[torch.Tensor],
+    call: _Call, bases: dict[int, torch.Tensor], anything: list[torch.Tensor]
 ) -> list[_Tried] | None:
     """Run an operator with other values in the marked elements.
 
     Args:
-        func, args, kwargs, written, masks: what is run.
+        call: what is run.
         bases: by id: what to take for a tensor. Default: itself.
         anything: tensors that may hold anything else, too: such as masks, open or not.
 
@@ -449,22 +447,15 @@ def _tried(
     ways = (True, False) if any(t.dtype is torch.bool for t in anything) else (True,)
     found: list[_Tried] = []
     for way in ways:
-        more = {id(t): _opened(t, way) for t in anything}
-        one = _tried_once(func, args, kwargs, written, masks, bases | more)
+        one = _tried_once(call, bases | {id(t): _opened(t, way) for t in anything})
         if one is None:
             return None
         found.append(one)
     return found
 
 
-def _tried_once(
-    func: OpOverload,
-    args: Any,
-    kwargs: Any,
-    written: list[torch.Tensor],
-    masks: dict[int, torch.Tensor],
-    bases: dict[int, torch.Tensor],
-) -> _Tried | None:
+def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
+    func, args, kwargs, written, masks = call
     if "c10d" in func.namespace:  # other ranks would wait for it
         return None
     names = (argument.name for argument in func._schema.arguments)
