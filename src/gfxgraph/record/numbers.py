@@ -56,8 +56,8 @@ class Numbers(UnwrappedDispatchMode):
         data: the arguments that carry a size.
 
     Attributes:
-        found: for each operator that ran: the operator, its numbers, these tensors (``None``: a
-            large one), and the user's line if there are any.
+        found: for each operator that ran: the operator, its numbers, these tensors (``None``: one
+            that is not compared), and the user's line if there are any.
     """
 
     supports_higher_order_operators = True
@@ -65,7 +65,7 @@ class Numbers(UnwrappedDispatchMode):
     def __init__(self, data: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[Any, tuple[Any, ...], _Kept, Source | None]] = []
-        # Storages; not asked for where the run begins, as in OtherWeights.
+        # Not where the run begins: a recording takes that for the function's own question.
         self._given = frozenset(map(storage_key, data))
 
     def __enter__(self) -> Numbers:
@@ -85,7 +85,7 @@ class Numbers(UnwrappedDispatchMode):
         is_of_nothing = self._of_nothing.issuperset(keys)
         if made and not is_of_nothing:
             with outside_of_modes():
-                kept = [t.detach().clone() if t.numel() <= _MAX_MADE else None for t in made]
+                kept = [t.detach().clone() if _is_compared(t) else None for t in made]
         numbers = tuple(_numbers(func, args, kwargs))
         self.found.append((func, numbers, kept, users_line() if numbers or kept else None))
         result = func(*args, **kwargs)
@@ -144,6 +144,10 @@ def _is_left_open(op: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags or "empty" in op._schema.name
 
 
+def _is_compared(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.numel() <= _MAX_MADE
+
+
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor takes up all of its memory."""
     return tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes()
@@ -155,7 +159,7 @@ def _begin_alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
         return True
     if one.dim() != other.dim() or one.dtype != other.dtype:
         return False
-    if one.numel() == other.numel() and one.shape != other.shape:
+    if one.numel() == other.numel() and one.shape != other.shape and not one.is_complex():
         return _are_same(one.reshape(-1).sort()[0], other.reshape(-1).sort()[0])  # laid out anew
     differing = [
         d for d, sizes in enumerate(zip(one.shape, other.shape, strict=True)) if len({*sizes}) > 1
