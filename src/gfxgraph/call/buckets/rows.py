@@ -39,6 +39,8 @@ Carried: TypeAlias = Sequence[Mapping[int, str]]
 
 # The bucket that is judged, where that is enough for the function.
 _JUDGED = 8
+# Elements of an argument without a size up to which it gets other values.
+_MAX_OTHER = 1 << 24
 _ASK = 'If padding does no harm all the same, say so with rows="independent".'
 
 
@@ -183,8 +185,9 @@ class Judge:
         """Run the function on a made call, with other values for ``which`` weights."""
         numbers = Numbers(_data(call))
         for n, (leaf, dims) in enumerate(zip(call.leaves, call.plan, strict=True)):
-            if not dims:  # it may be anything in another call
-                self._known_weights[id(leaf)] = KnownWeight(leaf, True, -1 - n)
+            if not dims:  # it may be anything in another call; there is no room for two caches
+                is_small = leaf.numel() <= _MAX_OTHER
+                self._known_weights[id(leaf)] = KnownWeight(leaf, is_small, -1 - n)
         others = OtherWeights(_data(call), self._known_weights, which == "floats")
         modes = (numbers,) if which == "none" else (others, numbers)
         try:
