@@ -363,3 +363,61 @@ def test_what_keeps_rows_apart_in_any_case_is_padded(device, name):
     calls = [(torch.randn(n, 2, device=device),) for n in (3, 6, 5, 3, 6, 5, 1, 8, 5)]
     agree(graphed, APART[name], *calls)
     assert graphed.stats().replays and not graphed.stats().refused, graphed.stats().refused
+
+
+# ---- indices
+
+
+def places(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(x), device=x.device)
+
+
+def longer(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, torch.zeros_like(x[:1])])
+
+
+BEHIND: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "index": lambda x, k: longer(x)[places(x) + k],
+    "gather": lambda x, k: longer(x).gather(0, (places(x) + k)[:, None].expand(-1, 2)),
+    "index_select": lambda x, k: longer(x).index_select(0, places(x) + k),
+    "embedding": lambda x, k: F.embedding(places(x) + k, longer(x)),
+    "take": lambda x, k: longer(x).take((places(x) + k) * 2),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+@torch.no_grad()
+def test_an_index_that_may_lead_behind_the_padding_is_refused(device, name):
+    of_argument = BEHIND[name]
+
+    def of_data(x: torch.Tensor) -> torch.Tensor:
+        return of_argument(x, (x[:, 0] > 1000).long())
+
+    small = torch.ones(3, 2, device=device)
+    large = torch.tensor([[1.0, 1.0], [2000.0, -5.0], [2000.0, 4000.0]], device=device)
+    agree(pool(of_data), of_data, *[(small,)] * 3, (large,), (large[1:],))
+    none, one = (torch.tensor(k, device=device) for k in (0, 1))
+    agree(pool(of_argument), of_argument, *[(large, none)] * 3, (large, one), (large[:2], one))
+
+
+LOOKED_UP: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "the last token": lambda x, n: x[places(x), n - 1],
+    "the last token, gathered": lambda x, n: x.gather(1, (n - 1)[:, None, None].expand(-1, 1, 8)),
+    "rows": lambda x, n: x[(n - 1).clamp(min=0)],
+    "rows, selected": lambda x, n: x.index_select(0, (n - 1).clamp(min=0)),
+    "a class": lambda x, n: x.log_softmax(-1).gather(-1, n[:, None, None].expand(-1, 5, 1)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+@torch.no_grad()
+def test_a_place_for_each_row_is_looked_up_in_a_bucket(device, name):
+    fn, both = LOOKED_UP[name], {"x": {0: "rows"}, "n": {0: "rows"}}
+    graphed = gfxgraph.graphed(fn, buckets={"rows": [4, 8]}, dims=both)
+    calls = [
+        (torch.randn(n, 5, 8, device=device), torch.ones(n, dtype=torch.long, device=device))
+        for n in (3, 6, 5, 3, 6, 5, 8, 1, 5)
+    ]
+    others = [(x, torch.arange(len(x), device=device) % min(len(x), 5) + 1) for x, _ in calls]
+    agree(graphed, fn, *calls, *others)
+    assert graphed.stats().replays and not graphed.stats().refused, graphed.stats().refused

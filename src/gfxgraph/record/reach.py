@@ -156,6 +156,9 @@ class Reach(UnwrappedDispatchMode):
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
         at = _SORTED.get(func._schema.name) if is_op else None
         decides = at is not None and id(args[at]) in masks
+        if is_op and id(args[0] if args else None) in masks:
+            with outside_of_modes():
+                decides |= self._counts_past_padding(func, args, masks[id(args[0])])
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
         pointwise = pointwise and not decides
         if masks and is_op and not (pointwise or shows or decides):
@@ -295,6 +298,25 @@ class Reach(UnwrappedDispatchMode):
             and not decides
         )
 
+    def _counts_past_padding(self, func: OpOverload, args: Any, mask: torch.Tensor) -> bool:
+        """Whether indices of the data may lead behind the padding: to ``cat([x, last])[index]``.
+
+        Without padding such an index is a smaller one.
+        """
+        name = func._schema.name
+        dims: Iterable[int] = ()
+        if name in ("aten::gather", "aten::index_select"):
+            dims, indices = [args[1]], [args[2]]
+        elif name == "aten::index":
+            dims, indices = [n for n, t in enumerate(args[1]) if t is not None], args[1]
+        elif name in ("aten::embedding", "aten::take"):
+            dims, indices = [0], [args[1]]
+            mask = mask.reshape(-1) if name == "aten::take" else mask
+        if not dims or all(t is None or self._name(t) not in self._data for t in indices):
+            return False
+        along = (mask.movedim(dim, 0) for dim in dims if mask.dim())
+        return any(bool((m[:-1] & ~m[1:]).any()) for m in along)
+
     def _hides(self, tensor: torch.Tensor, mask: torch.Tensor | None) -> bool:
         """Whether data has one value where it is not marked: a sum that it is multiplied with, say,
         shows nothing of the marked elements if that is zero."""
@@ -365,10 +387,12 @@ class _Tried:
     Attributes:
         others: of each trial.
         before: the results with the values of the run; ``None``: those of the run itself.
+        looked_up: elements that marked indices lead to, of which there were no others to try.
     """
 
     others: list[list[torch.Tensor]]
     before: list[torch.Tensor] | None
+    looked_up: torch.Tensor | None
 
 
 class _Trials(NamedTuple):
@@ -417,6 +441,8 @@ class _Ran:
                 return ~found
             before = out if one.before is None else one.before[n]
             found |= _changed(before, [other[n] for other in one.others])
+            if one.looked_up is not None and n == 0:
+                found |= one.looked_up.expand(out.shape)
         return found if tried else ~found
 
 
@@ -461,6 +487,7 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
     names = (argument.name for argument in func._schema.arguments)
     named = [*zip(names, args, strict=False), *kwargs.items()]
     others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    indices: dict[int, torch.Tensor] = {}
     for name, value in named:
         for tensor in tensors_in((value,)):
             mask = masks.get(id(tensor))
@@ -469,8 +496,12 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
                 base = bases.get(id(tensor), tensor)
                 two = _others(base, mask, is_data, len(others))
                 if two is None:
-                    return None
-                others[id(tensor)] = two
+                    indices[id(tensor)] = mask
+                else:
+                    others[id(tensor)] = two
+    looked_up = _looked_up(call, indices) if indices else None
+    if indices and looked_up is None:
+        return None
     found: list[list[torch.Tensor]] = []
     for trial in (0, 1, None) if bases else (0, 1):
         made = bases | {id(t): bases.get(id(t), t).clone() for t in written}
@@ -484,7 +515,29 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
                 raise
             return None
         found.append([*tensors_in(result), *(made[id(t)] for t in written)])
-    return _Tried(found[:2], found[2] if bases else None)
+    return _Tried(found[:2], found[2] if bases else None, looked_up)
+
+
+def _looked_up(call: _Call, marked: dict[int, torch.Tensor]) -> torch.Tensor | None:
+    """Which elements of the result marked indices lead to, in a shape that can be expanded to its
+    own; ``None``: nobody can tell."""
+    name, args = call.func._schema.name, call.args
+    if name == "aten::gather":
+        return marked.get(id(args[2]))
+    if name == "aten::embedding":
+        here = marked.get(id(args[1]))
+        return None if here is None else here.unsqueeze(-1)
+    if name == "aten::index_select" and id(args[2]) in marked:
+        dim = args[1] % max(1, args[0].dim())
+        return marked[id(args[2])].view(-1, *[1] * (args[0].dim() - dim - 1))
+    if name == "aten::index" and all(t is not None and _is_index(t) for t in args[1]):
+        found = [marked[id(t)] for t in args[1] if id(t) in marked]
+        shape = torch.broadcast_shapes(*(t.shape for t in args[1]))
+        whole = [mask.expand(shape) for mask in found]
+        here = torch.stack(whole).any(0) if whole else None
+        rest = args[0].dim() - len(args[1])
+        return None if here is None else here.view(*shape, *[1] * rest)
+    return None
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
