@@ -395,9 +395,11 @@ def test_an_index_that_may_lead_behind_the_padding_is_refused(device, name):
 
     small = torch.ones(3, 2, device=device)
     large = torch.tensor([[1.0, 1.0], [2000.0, -5.0], [2000.0, 4000.0]], device=device)
-    agree(pool(of_data), of_data, *[(small,)] * 3, (large,), (large[1:],))
+    by_data, by_argument = pool(of_data), pool(of_argument)
+    agree(by_data, of_data, *[(small,)] * 3, (large,), (large[1:],))
     none, one = (torch.tensor(k, device=device) for k in (0, 1))
-    agree(pool(of_argument), of_argument, *[(large, none)] * 3, (large, one), (large[:2], one))
+    agree(by_argument, of_argument, *[(large, none)] * 3, (large, one), (large[:2], one))
+    assert by_data.stats().refused and by_argument.stats().refused
 
 
 LOOKED_UP: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

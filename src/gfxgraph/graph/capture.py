@@ -284,11 +284,11 @@ def why_unlike(template: CapturedGraph, target: Target, graph_pool: GraphPool) -
 
 
 def _kept_back(template: CapturedGraph) -> Answers | None:
-    """What keeps sizes back from a run: see :mod:`~gfxgraph.record.answers`.
+    """Stand-ins for the sizes of a call: see :mod:`~gfxgraph.record.answers`.
 
-    It expects the answers that calls of other sizes were told: a run that gets the same reads and
-    does the same. Where these are not known yet, a run that is recorded can note them. ``None``:
-    they do not help.
+    They compare the answers of torch with those that calls of other sizes got. A run that gets the
+    same answers reads and does the same. If no run has noted answers yet, a recorded run can.
+    ``None``: stand-ins do not help here.
     """
     guard = template.guard
     if template.autograd or template.differentiates or template.state is None:

@@ -78,9 +78,9 @@ class Reach(UnwrappedDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, weights: dict[int, Weight] | None = None, explains: bool = True) -> None:
+    def __init__(self, weights: dict[int, Weight], explains: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._weights, self._explains = {} if weights is None else weights, explains
+        self._weights, self._explains = weights, explains
         self._name = StorageNames()
         # Storage -> which of its elements are marked, of which there is one at least.
         self._masks: dict[int, torch.Tensor] = {}
@@ -216,7 +216,7 @@ class Reach(UnwrappedDispatchMode):
         return key not in self._made and key not in self._data
 
     def _known(self, tensor: torch.Tensor) -> Weight:
-        """What there is to know of a tensor from outside."""
+        """The facts about a tensor from outside."""
         known = self._weights.get(id(tensor))
         if known is None:
             is_zero = _is_float(tensor) and not bool(tensor.any())
