@@ -14,6 +14,7 @@ import torch
 
 import gfxgraph
 from gfxgraph import tables
+from gfxgraph.interpose import patch
 from gfxgraph.stats import tally
 from tests.helpers.devices import HAS_GPU
 
@@ -88,6 +89,18 @@ def no_thread_is_left() -> Iterator[None]:
         if not stays and not isinstance(thread, threading._DummyThread):
             thread.join(timeout=10)
             assert not thread.is_alive(), f"{thread} goes on after the test"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_replaced() -> Iterator[None]:
+    """What our runs put in the place of functions of torch and of Python is gone."""
+    yield
+    left = [
+        f"{place.owner!r}.{place.name}"
+        for place in list(patch._places.values())
+        if getattr(place._local, "claims", None)
+    ]
+    assert not left, f"still replaced on this thread after the test: {left}"
 
 
 @pytest.fixture(autouse=HAS_GPU)

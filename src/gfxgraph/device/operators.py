@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "outside_of_modes",
     "returned_argument",
     "run_composite",
+    "run_in_python",
     "written_tensors",
 ]
 
@@ -101,6 +102,27 @@ def is_in_python(op: Any) -> bool:
     )
 
 
+def run_in_python(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[torch.Tensor],
+    mode: TorchDispatchMode,
+) -> Any:
+    """Run an operator that :func:`is_in_python`, with ``mode`` on what it calls.
+
+    ``tensors``: those among the arguments. Of a subclass, which has a say in it, ``mode`` sees
+    nothing.
+    """
+    key = _KERNELS.get(tensors[0].device.type) if tensors else None
+    if key is None or any(type(tensor) not in _PLAIN for tensor in tensors):
+        return op(*args, **kwargs)
+    with mode:
+        return op.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_KERNELS = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}
 _OF_TORCH = frozenset({"aten", "prims", "prim", "inductor", "c10d", "_c10d_functional", "fsdp"})
 _BACKENDS = ("CPU", "CUDA", "CompositeExplicitAutograd")
 

@@ -146,7 +146,12 @@ def run_and_roll_back(
 
     def recorder() -> Recorder:
         return Recorder(
-            device.type, inputs, before.memory, keep_values=True, generators=before.host
+            device.type,
+            inputs,
+            before.memory,
+            keep_values=True,
+            generators=before.host,
+            is_tried=True,
         )
 
     @contextmanager

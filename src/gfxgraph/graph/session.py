@@ -170,6 +170,7 @@ class CaptureSession:
         ran: the ways that such statements took in this call.
         could_be_lowered: whether the device could decide in a new tree of graphs.
         traced: what was captured.
+        has_other_inputs: whether the inputs hold other values than those that were given.
     """
 
     target: Target
@@ -189,6 +190,7 @@ class CaptureSession:
     ran: set[tuple[CodeType, int, int]] = field(default_factory=set)
     could_be_lowered: bool = False
     traced: Traced | None = None
+    has_other_inputs: bool = False
     #: The arguments of the newest :meth:`trace`; what held the method would hold itself.
     _traced_with: dict[str, Any] = field(default_factory=dict, init=False)
     #: The memory pool of a capture that nobody will replay.
@@ -372,6 +374,7 @@ class CaptureSession:
             forced=self.forced,
             generators=self.before.host,
             may_decide_on_device=True,
+            is_tried=self.has_other_inputs or self.target.layout == "padded",
         )
 
     def _refuse_layout(self, recording: Recording) -> None:

@@ -283,6 +283,7 @@ def confirm(session: CaptureSession, recording: Recording) -> None:
     other = copy(session)
     other.before = dataclasses.replace(session.before, memory=log)
     other.journal = copy(session.journal)
+    other.has_other_inputs = True
     try:
         with session.other_inputs():
             try:

@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..device.operators import is_composite, may_write, run_composite, written_tensors
+from ..device.asserts import require_taken
+from ..device.operators import (
+    is_composite,
+    is_in_python,
+    may_write,
+    run_composite,
+    run_in_python,
+    written_tensors,
+)
 from ..device.overrides import ThreadDispatchMode, UnwrappedDispatchMode
 from .gradients import Gradients
 from .storages import is_whole
@@ -214,7 +222,8 @@ class KnownTensors(UnwrappedDispatchMode):
     """Lets a run read known outside tensors, and write to none of them.
 
     It is cheaper than a recording. If the run is about to do anything else, it raises
-    :class:`Unexpected` first.
+    :class:`Unexpected` first. Nobody called the function with these arguments, so what a kernel
+    would stop the device for is an error as well (:func:`~gfxgraph.device.asserts.require_taken`).
 
     Args:
         known: storage keys of tensors that live on, which the run may read.
@@ -230,7 +239,7 @@ class KnownTensors(UnwrappedDispatchMode):
         readable = self._readable
         if not isinstance(func, OpOverload):
             raise Unexpected(f"{func}")
-        composite, writes = _facts(func)
+        composite, writes, in_python = _facts(func)
         if composite:
             return run_composite(func, args, kwargs, self)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
@@ -243,7 +252,11 @@ class KnownTensors(UnwrappedDispatchMode):
         for tensor in written_tensors(func, args, kwargs) if writes else ():
             if storage_key(tensor) in self._outside:
                 raise Unexpected(f"{func} writes to a tensor of shape {tuple(tensor.shape)}")
-        result = func(*args, **kwargs)
+        require_taken(func, args, kwargs)
+        if in_python:
+            result = run_in_python(func, args, kwargs, tensors_in(args, kwargs), _Asking())  # type: ignore[no-untyped-call]
+        else:
+            result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
             readable.add(storage_key(result))
         else:
@@ -252,9 +265,17 @@ class KnownTensors(UnwrappedDispatchMode):
 
 
 @cache
-def _facts(op: OpOverload) -> tuple[bool, bool]:
-    """Whether an operator is made of others, and may write to arguments."""
-    return is_composite(op), may_write(op)
+def _facts(op: OpOverload) -> tuple[bool, bool, bool]:
+    """Whether an operator is made of others, may write to arguments, and is written in Python."""
+    return is_composite(op), may_write(op), is_in_python(op)
+
+
+class _Asking(UnwrappedDispatchMode):
+    """Inside an operator of the program's: see :func:`~gfxgraph.device.asserts.require_taken`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        require_taken(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 def nobody_else_holds(tensor: torch.Tensor) -> bool:

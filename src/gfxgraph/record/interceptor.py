@@ -31,6 +31,7 @@ from ..device.operators import (
     is_view,
     may_write,
     run_composite,
+    run_in_python,
     written_tensors,
 )
 from ..device.overrides import (
@@ -91,8 +92,6 @@ _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 _MOVES = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 _RESIZES = frozenset({"inductor::resize_storage_bytes_", "fsdp::set_"})
 _PYTHON = torch._C.DispatchKey.Python
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_KERNELS = {"cpu": torch._C.DispatchKey.CPU, "cuda": torch._C.DispatchKey.CUDA}
 _LIFT = torch.ops.aten.lift_fresh.default
 # Higher-order operators that read data to choose what they run, unseen by any mode.
 _DECISIONS = frozenset({"cond", "while_loop", "while_loop_stack_output"})
@@ -741,12 +740,7 @@ class Interceptor:
         known = _operators.get(address(func))
         if known is None or not known.is_in_python or not self._follows:
             return func(*args, **kwargs)
-        tensors = tensors_in(args, kwargs)
-        key = _KERNELS.get(tensors[0].device.type) if tensors else None
-        if key is None or any(type(tensor) not in _PLAIN for tensor in tensors):
-            return func(*args, **kwargs)  # a subclass of the program's has a say in it
-        with _InsideOperator(self):
-            return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+        return run_in_python(func, args, kwargs, tensors_in(args, kwargs), _InsideOperator(self))
 
     def uses(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator that is written in Python calls ``func``."""

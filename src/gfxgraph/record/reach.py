@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from ..device.asserts import require_taken
 from ..device.operators import (
     is_composite,
     is_view,
@@ -508,8 +509,10 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
         if trial is not None:
             # A trial writes to what it is given: each has values of its own.
             made |= {key: two[trial] for key, two in others.items()}
+        given, named_too = replaced_tensors(args, made), replaced_tensors(kwargs, made)
         try:
-            result = func(*replaced_tensors(args, made), **replaced_tensors(kwargs, made))
+            require_taken(func, given, named_too)
+            result = func(*given, **named_too)
         except Exception as error:  # other values may be none that it takes
             if interrupt_in(error):
                 raise

@@ -14,6 +14,7 @@ import torch.utils._pytree as pytree
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..device.asserts import require_taken
 from ..device.operators import draws_in, written_tensors
 from ..device.overrides import WithoutModes
 from ..errors import CaptureError
@@ -211,6 +212,8 @@ class Recorder(Interceptor):
         generators: learns which generators the run draws from.
         may_decide_on_device: whether a capture will follow, which may hold conditional nodes.
             Default ``False``.
+        is_tried: whether nobody has called the function with these values: what a kernel would
+            stop the device for is an error then. Default ``False``.
         options: see :class:`Interceptor`.
 
     Attributes:
@@ -227,10 +230,11 @@ class Recorder(Interceptor):
         names: Mapping[int, str] = MappingProxyType({}),
         generators: Generators | None = None,
         may_decide_on_device: bool = False,
+        is_tried: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
-        self.may_decide_on_device = may_decide_on_device
+        self.may_decide_on_device, self._is_tried = may_decide_on_device, is_tried
         #: Tensors that were written since a trial began; ``None``: there is none.
         self._written_on_trial: list[torch.Tensor] | None = None
         self._failed_on_trial = ""
@@ -281,11 +285,19 @@ class Recorder(Interceptor):
         if rule is not None:
             self.met(rule, str(func))
         self._require_unprotected(func, args, kwargs)
+        if self._is_tried:
+            require_taken(func, args, kwargs)
         result = self.run(func, args, kwargs)
         if self._made_here is not None:
             given = set(map(self.name, tensors))
             self._made_here.update(set(map(self.name, tensors_in(result))) - given)
         return result
+
+    def uses(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See :meth:`Interceptor.uses`."""
+        if self._is_tried:
+            require_taken(func, args, kwargs)
+        super().uses(func, args, kwargs)
 
     @contextmanager
     def only_computing(self) -> Iterator[set[int]]:

@@ -15,6 +15,7 @@ import torch
 from ..call.arguments import named, structure
 from ..call.signature import Const, Objects, Spec, flatten
 from ..device import current_device
+from ..device.asserts import OutOfRange
 from ..device.overrides import ThreadDispatchMode
 from ..errors import ArgumentError
 from ..graph import raw
@@ -135,18 +136,18 @@ class Bench:
         next operation.
 
         Returns:
-            The memory; ``None``: the function did not end in time.
+            The memory; ``None``: the function did not end in time, or cannot run so.
         """
         self.restart()
         undo = UndoLog()
         args, kwargs, copies = self.inputs[0].make()
-        recorder = Recorder(current_device().type, copies, undo, keep_values=True)
+        recorder = Recorder(current_device().type, copies, undo, True, is_tried=True)
         self._set_seed(0)
         try:
             change()
             with inside_gfxgraph(), _NoReplays(monotonic() + seconds), recorder.watching():
                 self.fn(*args, **kwargs)
-        except _TooLongError:
+        except (_TooLongError, OutOfRange):
             return None
         except (Exception, SystemExit):
             pass  # the next call raises it as well
@@ -263,7 +264,7 @@ class Bench:
         try:
             for run, given in enumerate(self.inputs):
                 args, kwargs, copies = given.make()
-                recorder = Recorder(device.type, copies, undo, keep_values=True)
+                recorder = Recorder(device.type, copies, undo, True, is_tried=run > 0)
                 reads = Reads(self._roots, copies)
                 self._set_seed(run)
                 with turn_to_capture(), inside_gfxgraph(), recorder.watching(), reads.recording():

@@ -10,6 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..call.arguments import named_arguments
+from ..call.buckets.padding import are_offsets
 from ..call.replay import builder
 from ..call.signature import Const, Spec, flatten
 
@@ -78,7 +79,7 @@ def _other_values(leaf: torch.Tensor, seed: int) -> torch.Tensor:
     if leaf.is_complex():
         return torch.view_as_complex(_other_values(torch.view_as_real(leaf), seed).contiguous())
     if not leaf.is_floating_point():
-        return leaf if _are_offsets(leaf) else _rolled(leaf, seed)
+        return leaf if are_offsets(leaf) else _rolled(leaf, seed)
     wide = leaf.float()
     low, high = wide.aminmax()
     if low == high:
@@ -114,10 +115,3 @@ def _noise(leaf: torch.Tensor, seed: int) -> torch.Tensor:
 def _rolled(leaf: torch.Tensor, seed: int) -> torch.Tensor:
     dim = max(d for d in range(leaf.dim()) if leaf.shape[d] > 1)
     return leaf.roll(1 + seed % (leaf.shape[dim] - 1), dim)
-
-
-def _are_offsets(leaf: torch.Tensor) -> bool:
-    if leaf.dim() != 1 or leaf.dtype == torch.bool:
-        return False
-    ascending = (leaf[1:] >= leaf[:-1]).all() & (leaf[0] == 0) & (leaf[-1] > 0)
-    return bool(ascending)

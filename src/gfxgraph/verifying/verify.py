@@ -13,6 +13,7 @@ from ..call.graphed import Graphed, graphed
 from ..call.signature import Const
 from ..call.suitable import check_function, describe
 from ..device import current_device
+from ..device.asserts import OutOfRange
 from ..errors import ArgumentError, CaptureError
 from ..interpose.signatures import require_fit
 from ..interpose.source import name_of
@@ -82,7 +83,8 @@ def verify(
         ``report.graph.places``; printed, it is a text.
 
     Raises:
-        ArgumentError: an argument is not of the kind that is taken.
+        ArgumentError: an argument is not of the kind that is taken, or an argument made from it is
+            out of range for an operator.
         CaptureError: ``fn`` issues a collective in a group of several ranks; nothing was sent.
         Exception: any error of ``fn`` itself. Errors of the candidate are reported.
     """
@@ -125,6 +127,13 @@ def verify(
             called = "The graph" if _is_graphed(candidate) else name_of(candidate)
             try:
                 bench.prepare()
+            except OutOfRange as error:
+                if inputs is not None:
+                    raise
+                raise ArgumentError(
+                    f"verify({name}): with arguments made from those given, the function cannot "
+                    f"run: {error} Give further arguments of usual calls: verify(inputs=[...])."
+                ) from error
             except CaptureError as error:  # and nobody could put back what it would do
                 if error.rule == "collective" or not _is_graphed(candidate):
                     raise

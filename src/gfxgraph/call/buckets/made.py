@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from .padding import Padding, as_indices, cut, is_mask, layout_of, padding_value
+from .padding import Padding, are_offsets, as_indices, cut, is_mask, layout_of, padding_value
 from .sizes import Buckets, SizedCall
 
 __all__ = ["Kind", "made_like", "poisoned", "probes"]
@@ -30,8 +30,8 @@ def made_like(
 ) -> SizedCall:
     """A call of these sizes.
 
-    Integers are among those that were given, since they may be indices. In a mask everything
-    counts in some rows, and part of it in others.
+    Integers are among those that were given, since they may be indices, and ascend from 0 if those
+    do. In a mask everything counts in some rows, and part of it in others.
 
     Args:
         call: what its arguments are like.
@@ -62,6 +62,9 @@ def made_like(
             made = made.abs() if kind == "positive" else made
         else:
             made = as_indices(leaf, _among(leaf, shape, generator), call.sizes, sizes)
+            if are_offsets(leaf):
+                made = made.sort()[0]
+                made[0] = 0
         leaves.append(made.contiguous(memory_format=layout_of(leaf)))
     return call.with_tensors(leaves, dict(sizes))
 

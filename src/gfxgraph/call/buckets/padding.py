@@ -12,6 +12,7 @@ from ...errors import ArgumentError
 
 __all__ = [
     "Padding",
+    "are_offsets",
     "as_indices",
     "check_padding",
     "cut",
@@ -77,6 +78,14 @@ def as_indices(
         if largest <= size and sizes[name] < size:  # a length may be the size itself
             limit = min(limit, sizes[name] - (largest < size))
     return made if limit == largest else made.clamp(max=limit)
+
+
+def are_offsets(leaf: torch.Tensor) -> bool:
+    """Whether these are ascending integers from 0, such as where sequences begin."""
+    if leaf.dim() != 1 or leaf.dtype == torch.bool or leaf.is_floating_point() or not leaf.numel():
+        return False
+    ascending = (leaf[1:] >= leaf[:-1]).all() & (leaf[0] == 0) & (leaf[-1] > 0)
+    return bool(ascending)
 
 
 def layout_of(leaf: torch.Tensor) -> torch.memory_format:
