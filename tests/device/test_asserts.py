@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import gfxgraph
-from gfxgraph.device.asserts import require_taken
+from gfxgraph.device.asserts import OutOfRange, require_taken
 from gfxgraph.errors import ArgumentError
 
 ops = torch.ops.aten
 X, ROWS = torch.arange(12.0).view(4, 3), torch.tensor([0, 3])
 
-ASKED: dict[str, tuple[Callable[..., object], tuple[object, ...], tuple[object, ...]]] = {
+# An operator, arguments that it takes, arguments that it does not take, keyword arguments.
+ASKED: dict[str, tuple[Any, ...]] = {
     "gather": (ops.gather.default, (X, 1, torch.tensor([[2]])), (X, 1, torch.tensor([[-1]]))),
     "scatter_": (
         ops.scatter_.src,
@@ -61,6 +63,24 @@ ASKED: dict[str, tuple[Callable[..., object], tuple[object, ...], tuple[object, 
         (X[None, :2, :2], torch.tensor([[[0, 1], [2, 9]]]), [3, 3]),
     ),
     "repeat_interleave": (ops.repeat_interleave.Tensor, (ROWS,), (-ROWS,)),
+    "repeat_interleave to a size": (
+        ops.repeat_interleave.Tensor,
+        (ROWS,),
+        (ROWS + 1,),
+        {"output_size": 3},
+    ),
+    "lu_unpack": (ops.lu_unpack.default, (X, ROWS + 1), (X, ROWS)),
+    "segment_reduce": (
+        ops.segment_reduce.default,
+        (X, "sum"),
+        (X[:2], "sum"),
+        {"lengths": ROWS},
+    ),
+    "a loss of one row": (
+        ops.multi_margin_loss.default,
+        (X[0], torch.tensor(2)),
+        (X[0], torch.tensor(3)),
+    ),
     "offsets of attention": (
         ops._flash_attention_forward.default,
         (X[..., None], X[..., None], X[..., None], ROWS, ROWS),
@@ -71,10 +91,11 @@ ASKED: dict[str, tuple[Callable[..., object], tuple[object, ...], tuple[object, 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_value_out_of_range_is_an_error_before_the_kernel_runs(name):
-    op, taken, refused = ASKED[name]
-    require_taken(op, taken, {})
-    with pytest.raises(IndexError, match=r"takes those from"):
-        require_taken(op, refused, {})
+    op, taken, refused, *kwargs = ASKED[name]
+    named = kwargs[0] if kwargs else {}
+    require_taken(op, taken, named)
+    with pytest.raises(OutOfRange, match=r"takes those from"):
+        require_taken(op, refused, named)
 
 
 def test_an_operator_of_which_nothing_is_known_is_let_through():

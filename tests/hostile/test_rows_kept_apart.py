@@ -423,3 +423,37 @@ def test_a_place_for_each_row_is_looked_up_in_a_bucket(device, name):
     others = [(x, torch.arange(len(x), device=device) % min(len(x), 5) + 1) for x, _ in calls]
     agree(graphed, fn, *calls, *others)
     assert graphed.stats().replays and not graphed.stats().refused, graphed.stats().refused
+
+
+SCHEDULE = torch.arange(1000.0) ** 1.5
+"""As of the noise of a diffusion model, by time."""
+
+BY_TIME: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "each row its own": (True, lambda s, t: s[(t * 999).long()] * t),
+    "gathered": (True, lambda s, t: s.gather(0, (t * 999).long())),
+    "embedded": (True, lambda s, t: F.embedding((t * 999).long(), s[:, None])),
+    "interpolated": (
+        True,
+        lambda s, t: torch.lerp(s[(t * 998).long()], s[(t * 998).long() + 1], t),
+    ),
+    "the latest of all": (False, lambda s, t: s[(t.amax() * 999).long()] + t),
+    "the sum of all": (False, lambda s, t: s[(t.sum().clamp(0, 1) * 999).long()] + t),
+    "added up": (True, lambda s, t: s[(t * 999).long()].cumsum(0)),
+    "by the size": (False, lambda s, t: s[((t * 900).long() + len(t))]),
+    "a row of another time": (False, lambda s, t: t[(t * 0.999 * len(t)).long()]),
+    "sorted": (False, lambda s, t: s[(t * 999).long().sort()[0]]),
+}
+
+
+@pytest.mark.parametrize("name", BY_TIME)
+@torch.no_grad()
+def test_a_function_that_makes_indices_of_its_data_is_judged_by_data_of_that_range(device, name):
+    keeps_apart, by_time = BY_TIME[name]
+    schedule = SCHEDULE.to(device)
+
+    def fn(t: torch.Tensor) -> torch.Tensor:
+        return by_time(schedule, t)
+
+    graphed = pool(fn, "t")
+    agree(graphed, fn, *((torch.rand(n, device=device),) for n in (3, 3, 3, 7, 5, 8, 1, 6)))
+    assert bool(graphed.stats().replays) == keeps_apart, graphed.stats().refused

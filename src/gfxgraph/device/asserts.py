@@ -58,7 +58,7 @@ def require_taken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
             if not low <= least <= most <= high:  # NaN is no index either
                 raise OutOfRange(
                     f"{func} is given values from {least:g} to {most:g}, and takes those from "
-                    f"{low:g} to {high:g}."
+                    f"{low:g} to {high:g}"
                 )
 
 
@@ -101,7 +101,8 @@ def _flat(given: Given) -> Ranges:
 
 
 def _rows(given: Given) -> Ranges:
-    yield given["indices"], 0, given["weight"].shape[0] - 1
+    table = given["weight"] if "weight" in given else given["self"]
+    yield given["indices"], 0, table.shape[0] - 1
 
 
 def _bags(given: Given) -> Ranges:
@@ -117,12 +118,13 @@ def _offsets(offsets: torch.Tensor | None, end: int) -> Ranges:
 
 def _classes(given: Given) -> Ranges:
     scores, target = given["self"], given["target"]
-    dim = 1 if scores.dim() > 1 else 0
-    yield target[target != given.get("ignore_index")], 0, scores.shape[dim] - 1
+    count = scores.shape[1 if scores.dim() > 1 else 0] if scores.dim() else 1
+    yield target[target != given.get("ignore_index")], 0, count - 1
 
 
 def _several_classes(given: Given) -> Ranges:
-    yield given["target"], -1, given["self"].shape[-1] - 1
+    count = given["self"].shape[-1] if given["self"].dim() else 1
+    yield given["target"], -1, count - 1
 
 
 def _symbols(given: Given) -> Ranges:
@@ -150,15 +152,36 @@ def _true(given: Given) -> Ranges:
 
 
 def _source(given: Given) -> Ranges:
-    yield given["mask"].expand(given["self"].shape).sum(), 0, given["source"].numel()
+    mask, _ = torch.broadcast_tensors(given["mask"], given["self"])
+    yield mask.sum(), 0, given["source"].numel()
 
 
 def _unpooled(given: Given) -> Ranges:
     yield given["indices"], 0, math.prod(given["output_size"]) - 1
 
 
+def _pivots(given: Given) -> Ranges:
+    table, pivots, *_ = given.values()
+    yield pivots, 1, table.shape[-2]
+
+
+def _pivots_of_blocks(given: Given) -> Ranges:
+    size = given["LD"].shape[-2]
+    yield given["pivots"].abs(), 1, size
+
+
+def _segments(given: Given) -> Ranges:
+    if given["lengths"] is not None:
+        size = given["data"].shape[given["axis"]]
+        yield given["lengths"], 0, size
+        yield given["lengths"].sum(-1), 0, size
+
+
 def _repeats(given: Given) -> Ranges:
-    yield given["repeats"], 0, math.inf
+    if isinstance(given["repeats"], torch.Tensor):
+        yield given["repeats"], 0, math.inf
+        if given["output_size"] is not None:
+            yield given["repeats"].sum(), given["output_size"], given["output_size"]
 
 
 def _sequences(given: Given) -> Ranges:
@@ -188,7 +211,7 @@ _ASSERTS: dict[str, Callable[[Given], Ranges]] = {
         _at_places,
     ),
     **dict.fromkeys(("take", "put"), _flat),
-    "embedding": _rows,
+    **dict.fromkeys(("embedding", "embedding_renorm"), _rows),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bags),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss"), _classes),
     "multilabel_margin_loss_forward": _several_classes,
@@ -200,6 +223,9 @@ _ASSERTS: dict[str, Callable[[Given], Ranges]] = {
     "masked_scatter": _source,
     **dict.fromkeys(("max_unpool2d", "max_unpool3d"), _unpooled),
     "repeat_interleave": _repeats,
+    **dict.fromkeys(("lu_unpack", "linalg_lu_solve"), _pivots),
+    "linalg_ldl_solve": _pivots_of_blocks,
+    "segment_reduce": _segments,
     "_flash_attention_forward": _sequences,
     "_efficient_attention_forward": _efficient_sequences,
 }

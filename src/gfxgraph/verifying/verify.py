@@ -132,7 +132,7 @@ def verify(
                     raise
                 raise ArgumentError(
                     f"verify({name}): with arguments made from those given, the function cannot "
-                    f"run: {error} Give further arguments of usual calls: verify(inputs=[...])."
+                    f"run: {error}. Give further arguments of usual calls: verify(inputs=[...])."
                 ) from error
             except CaptureError as error:  # and nobody could put back what it would do
                 if error.rule == "collective" or not _is_graphed(candidate):

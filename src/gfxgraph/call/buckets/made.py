@@ -12,9 +12,10 @@ from .sizes import Buckets, SizedCall
 
 __all__ = ["Kind", "made_like", "poisoned", "probes"]
 
-Kind: TypeAlias = Literal["signed", "positive", "given"]
+Kind: TypeAlias = Literal["signed", "positive", "given", "within"]
 """``"signed"``: floats around zero, of the size of the given ones; ``"given"``: the given rows,
-each times a positive number, for functions that take no others."""
+each times a positive number, for functions that take no others; ``"within"``: and that is at most
+one, for functions that make indices of them."""
 
 # Up to this bucket every size is tried, if there is one dynamic dimension.
 _ALL_SIZES = 8
@@ -55,10 +56,15 @@ def made_like(
             pad = buckets.pad_of(call.names[n])
             is_known = any(padding_value(pad, dim) is not None for dim in dims)
             made = _mask(leaf, shape, dims, pad, ending, generator)
-            if kind == "given" and not is_known:  # which of its values hides is not known
+            if (
+                kind in ("given", "within") and not is_known
+            ):  # which of its values hides is not known
                 made = _tiled(leaf, shape)
         elif leaf.is_floating_point() or leaf.is_complex():
-            made = (_of_the_given if kind == "given" else _signed)(leaf, shape, generator)
+            if kind in ("given", "within"):
+                made = _of_the_given(leaf, shape, generator, 1.5 if kind == "given" else 1.0)
+            else:
+                made = _signed(leaf, shape, generator)
             made = made.abs() if kind == "positive" else made
         else:
             made = as_indices(leaf, _among(leaf, shape, generator), call.sizes, sizes)
@@ -114,13 +120,13 @@ def _signed(leaf: torch.Tensor, shape: Sequence[int], generator: torch.Generator
 
 
 def _of_the_given(
-    leaf: torch.Tensor, shape: Sequence[int], generator: torch.Generator
+    leaf: torch.Tensor, shape: Sequence[int], generator: torch.Generator, most: float
 ) -> torch.Tensor:
     rows = _tiled(leaf, shape)
     factors = torch.rand(
         (shape[0], *[1] * (len(shape) - 1)), generator=generator, device=leaf.device
     )
-    return (rows * (0.5 + factors).to(torch.float32)).to(leaf.dtype)
+    return (rows * (most - factors).to(torch.float32)).to(leaf.dtype)
 
 
 def _tiled(leaf: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

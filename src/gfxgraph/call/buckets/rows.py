@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ...device.asserts import OutOfRange
 from ...device.operators import outside_of_modes
 from ...errors import CaptureError, one_line
 from ...graph.compare import Tolerance, difference
@@ -36,6 +37,8 @@ __all__ = ["Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart
 
 Carried: TypeAlias = Sequence[Mapping[int, str]]
 """For each tensor of the result, which dimension carries which size."""
+
+_KINDS: tuple[Kind, ...] = ("signed", "positive", "given", "within")
 
 # The bucket that is judged, where that is enough for the function.
 _JUDGED = 8
@@ -88,6 +91,7 @@ class Judge:
     run: Runner
     tolerance: Tolerance
     _last_error: str = field(default="no made input gives a number", init=False)
+    _is_out_of_range: bool = field(default=False, init=False)
     _by_number: str | None = field(default=None, init=False)
     _has_others: bool = field(default=False, init=False)
     _known_weights: dict[int, KnownWeight] = field(default_factory=dict)
@@ -141,8 +145,7 @@ class Judge:
         ``only``: the sizes to compare with the bucket. Default: a choice, with more kinds of rows.
         """
         judge = replace(self, bucket=bucket)
-        kinds: tuple[Kind, ...] = ("signed", "positive", "given")
-        for kind in kinds:  # a logarithm has nothing to say of negative numbers
+        for kind in _KINDS:  # a logarithm has nothing to say of negative numbers
             for others in ("all", "floats", "none"):  # a function may want zeros where it has them
                 by_size, evidence = judge._by_size(kind, others, only)
                 if by_size or evidence or not judge._has_others:
@@ -165,9 +168,12 @@ class Judge:
             is_full = all(a is b for a, b in zip(filled.leaves, full.leaves, strict=True))
             got = of_full if is_full and of_full is not None else self._try(filled, which)
             of_full = got if is_full else of_full
+            if got is None and self._is_out_of_range:  # the other rows are none that it takes
+                return None, False
             others = [got]
             if not is_poisoned and max(sizes.values()) > 1:
-                others.append(self._try(poisoned(filled, sizes), which))
+                larger = self._try(poisoned(filled, sizes), which)
+                others += [] if larger is None and self._is_out_of_range else [larger]
                 is_poisoned = True
             for other in others:
                 if other is None:
@@ -190,6 +196,7 @@ class Judge:
                 self._known_weights[id(leaf)] = KnownWeight(leaf, is_small, -1 - n)
         others = OtherWeights(_data(call), self._known_weights, which == "floats")
         modes = (numbers,) if which == "none" else (others, numbers)
+        self._is_out_of_range = False
         try:
             return self.run(_under(self.fn, *modes), call), numbers
         except torch.OutOfMemoryError:
@@ -198,6 +205,7 @@ class Judge:
             if interrupt_in(error):
                 raise
             self._last_error = one_line(error)
+            self._is_out_of_range = isinstance(error, OutOfRange)
             return None
         finally:
             self._has_others |= others.any
@@ -272,7 +280,8 @@ class Judge:
                     except Exception as error:
                         if interrupt_in(error):
                             raise
-                        found = self._followed(self.bucket, name, kept)
+                        kind: Kind = "within" if isinstance(error, OutOfRange) else "signed"
+                        found = self._followed(self.bucket, name, kept, kind)
                 except Exception as error:  # made inputs may be none that it takes
                     if interrupt_in(error):
                         raise
@@ -281,10 +290,12 @@ class Judge:
                     return found
         return None
 
-    def _followed(self, bucket: dict[str, int], name: str, count: int) -> str | None:
+    def _followed(
+        self, bucket: dict[str, int], name: str, count: int, kind: Kind = "signed"
+    ) -> str | None:
         ending, kept = count > 0, {**bucket, name: count % bucket[name]}
-        call = made_like(self.call, bucket, self.buckets)
-        part = made_like(self.call, kept, self.buckets, ending=ending)
+        call = made_like(self.call, bucket, self.buckets, kind)
+        part = made_like(self.call, kept, self.buckets, kind, ending)
         masks = part.resized(bucket, self.buckets).leaves if self._has_masks() else call.leaves
         leaves = [
             mask if is_mask(label, leaf) else self._within(n, leaf, kept)
