@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 
 from .operators import outside_of_modes
 
-__all__ = ["OutOfRange", "require_taken"]
+__all__ = ["OutOfRange", "may_assert", "require_taken"]
 
 Given: TypeAlias = Mapping[str, Any]
 Ranges: TypeAlias = Iterator[tuple[torch.Tensor, float, float]]
@@ -60,6 +60,11 @@ def require_taken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
                     f"{func} is given values from {least:g} to {most:g}, and takes those from "
                     f"{low:g} to {high:g}"
                 )
+
+
+def may_assert(op: OpOverload) -> bool:
+    """Whether :func:`require_taken` has something to ask of an operator."""
+    return _ranges_of(op) is not None
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..device.asserts import require_taken
+from ..device.asserts import may_assert, require_taken
 from ..device.operators import (
     is_composite,
     is_in_python,
@@ -239,7 +239,7 @@ class KnownTensors(UnwrappedDispatchMode):
         readable = self._readable
         if not isinstance(func, OpOverload):
             raise Unexpected(f"{func}")
-        composite, writes, in_python = _facts(func)
+        composite, writes, in_python, asserts = _facts(func)
         if composite:
             return run_composite(func, args, kwargs, self)
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(2.0): made in this run
@@ -252,7 +252,8 @@ class KnownTensors(UnwrappedDispatchMode):
         for tensor in written_tensors(func, args, kwargs) if writes else ():
             if storage_key(tensor) in self._outside:
                 raise Unexpected(f"{func} writes to a tensor of shape {tuple(tensor.shape)}")
-        require_taken(func, args, kwargs)
+        if asserts:
+            require_taken(func, args, kwargs)
         if in_python:
             result = run_in_python(func, args, kwargs, tensors_in(args, kwargs), _Asking())  # type: ignore[no-untyped-call]
         else:
@@ -265,9 +266,10 @@ class KnownTensors(UnwrappedDispatchMode):
 
 
 @cache
-def _facts(op: OpOverload) -> tuple[bool, bool, bool]:
-    """Whether an operator is made of others, may write to arguments, and is written in Python."""
-    return is_composite(op), may_write(op), is_in_python(op)
+def _facts(op: OpOverload) -> tuple[bool, bool, bool, bool]:
+    """Whether an operator is made of others, may write to arguments, is written in Python, and may
+    stop a GPU."""
+    return is_composite(op), may_write(op), is_in_python(op), may_assert(op)
 
 
 class _Asking(UnwrappedDispatchMode):
