@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -16,6 +17,7 @@ import torch
 import gfxgraph
 from gfxgraph import forking
 from gfxgraph.device import current_device
+from gfxgraph.graph import listening, reads
 from gfxgraph.graph.locks import is_inside_gfxgraph
 from gfxgraph.interpose import interrupts, patch
 from gfxgraph.interpose.interrupts import held_back, interrupt_in
@@ -334,6 +336,27 @@ def test_an_error_waits_in_our_code_and_no_longer_than_the_block(raised):
         assert interrupts.waiting == raised
     assert done == ["done"] and caught.value is raised[0]
     assert not interrupts.waiting and signal.getsignal(signal.SIGUSR1) is raised.handler
+
+
+def test_an_error_that_waits_where_a_recording_ends_does_not_keep_it_from_ending(raised):
+    @contextlib.contextmanager
+    def doubled(x):
+        yield 2 * x
+
+    def function():
+        with doubled(1) as y:  # so the code of contextlib is listened to
+            return y
+
+    source = (
+        "def ours(block, function, trip):\n    with block:\n        function()\n        trip()\n"
+    )
+    made = {}
+    exec(compile(source, reads.__file__, "exec"), made)
+    recording = reads.Reads({"the function": function}).recording()
+    running = dict(listening._running)
+    with pytest.raises(Alarm) as caught, held_back():
+        made["ours"](recording, function, TRIP)
+    assert caught.value is raised[0] and listening._running == running
 
 
 def test_who_interrupts_twice_does_not_wait(raised):

@@ -190,9 +190,10 @@ if sys.version_info >= (3, 12):
                 return never  # it is not told again of this instruction
             if threading.get_ident() != ident:
                 return None
-            if waiting:
-                let_in()
-            is_settled = listener.instruction(sys._getframe(1), offset)
+            frame = sys._getframe(1)
+            if waiting:  # not in contextlib, say, where a block of ours ends
+                let_in(frame)
+            is_settled = listener.instruction(frame, offset)
             return never if is_settled and spaces is not None else None
 
         @opaque
@@ -335,7 +336,7 @@ else:
             if self._listener is None:
                 return None
             if waiting:
-                let_in()
+                let_in(frame)
             if event == "exception":
                 kind = arg[0] if isinstance(arg, tuple) else None
                 self._error = None if kind is StopIteration else (frame, kind)

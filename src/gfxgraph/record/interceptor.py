@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -379,8 +380,6 @@ class Interceptor:
 
     def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle a call that the function mode saw."""
-        if waiting:
-            let_in()
         self.calls = call = self.calls + 1
         before, self.call = self.call, call
         try:
@@ -920,6 +919,8 @@ class _FunctionMode(HiddenFunctionMode):
         self._interceptor = interceptor
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if waiting:
+            let_in(sys._getframe(1))
         return self._interceptor.called(func, args, kwargs or {})
 
 
@@ -956,7 +957,7 @@ class _DispatchMode(UnwrappedDispatchMode):
         if op.composite:
             return run_composite(func, args, kwargs or {}, self)
         if waiting:
-            let_in()
+            let_in(sys._getframe(1))
         interceptor = self._interceptor
         interceptor.handling += 1
         try:
