@@ -445,15 +445,18 @@ BY_TIME: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], torch.Tens
 }
 
 
+@pytest.mark.parametrize("buckets", [[4, 8], [32]])
 @pytest.mark.parametrize("name", BY_TIME)
 @torch.no_grad()
-def test_a_function_that_makes_indices_of_its_data_is_judged_by_data_of_that_range(device, name):
+def test_a_function_that_makes_indices_of_its_data_is_judged_by_data_of_that_range(
+    device, name, buckets
+):
     keeps_apart, by_time = BY_TIME[name]
     schedule = SCHEDULE.to(device)
 
     def fn(t: torch.Tensor) -> torch.Tensor:
         return by_time(schedule, t)
 
-    graphed = pool(fn, "t")
+    graphed = gfxgraph.graphed(fn, buckets={"rows": buckets}, dims={"t": {0: "rows"}})
     agree(graphed, fn, *((torch.rand(n, device=device),) for n in (3, 3, 3, 7, 5, 8, 1, 6)))
     assert bool(graphed.stats().replays) == keeps_apart, graphed.stats().refused

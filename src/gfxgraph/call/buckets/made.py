@@ -41,7 +41,7 @@ def made_like(
         kind: of floats.
         ending: whether all rows of masks end in what counts.
     """
-    leaves = []
+    leaves, is_given = [], kind in ("given", "within")
     for n, (leaf, dims, label) in enumerate(zip(call.leaves, call.plan, call.labels, strict=True)):
         shape = list(leaf.shape)
         for dim, name in dims.items():
@@ -56,12 +56,10 @@ def made_like(
             pad = buckets.pad_of(call.names[n])
             is_known = any(padding_value(pad, dim) is not None for dim in dims)
             made = _mask(leaf, shape, dims, pad, ending, generator)
-            if (
-                kind in ("given", "within") and not is_known
-            ):  # which of its values hides is not known
+            if is_given and not is_known:  # which of its values hides is not known
                 made = _tiled(leaf, shape)
         elif leaf.is_floating_point() or leaf.is_complex():
-            if kind in ("given", "within"):
+            if is_given:
                 made = _of_the_given(leaf, shape, generator, 1.5 if kind == "given" else 1.0)
             else:
                 made = _signed(leaf, shape, generator)

@@ -273,26 +273,25 @@ class Judge:
             if size == 1:
                 continue
             # One row that is kept meets all others, and one row of padding too.
-            for kept in (1, -1):
-                try:
-                    try:
-                        found = self._followed(self.small, name, kept)
-                    except Exception as error:
-                        if interrupt_in(error):
-                            raise
-                        kind: Kind = "within" if isinstance(error, OutOfRange) else "signed"
-                        found = self._followed(self.bucket, name, kept, kind)
-                except Exception as error:  # made inputs may be none that it takes
-                    if interrupt_in(error):
-                        raise
-                    return f"cannot be followed: {type(error).__name__}: {error}"
-                if found:
-                    return found
+            found = self._reached(name, 1) or self._reached(name, -1)
+            if found:
+                return found
         return None
 
-    def _followed(
-        self, bucket: dict[str, int], name: str, count: int, kind: Kind = "signed"
-    ) -> str | None:
+    def _reached(self, name: str, kept: int) -> str | None:
+        """Where data of the padding reaches ``kept`` rows, by the first inputs that are taken."""
+        error: Exception | None = None
+        for kind in ("signed", "within"):
+            for bucket in (self.small, self.bucket):
+                try:
+                    return self._followed(bucket, name, kept, kind)
+                except Exception as raised:  # made inputs may be none that it takes
+                    if interrupt_in(raised):
+                        raise
+                    error = error or raised
+        return f"cannot be followed: {type(error).__name__}: {error}"
+
+    def _followed(self, bucket: dict[str, int], name: str, count: int, kind: Kind) -> str | None:
         ending, kept = count > 0, {**bucket, name: count % bucket[name]}
         call = made_like(self.call, bucket, self.buckets, kind)
         part = made_like(self.call, kept, self.buckets, kind, ending)
