@@ -431,6 +431,7 @@ SCHEDULE = torch.arange(1000.0) ** 1.5
 BY_TIME: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
     "each row its own": (True, lambda s, t: s[(t * 999).long()] * t),
     "gathered": (True, lambda s, t: s.gather(0, (t * 999).long())),
+    "taken": (True, lambda s, t: s.take((t * 999).long()) + s.take((t > 0.5).long())),
     "embedded": (True, lambda s, t: F.embedding((t * 999).long(), s[:, None])),
     "interpolated": (
         True,

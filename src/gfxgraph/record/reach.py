@@ -527,6 +527,8 @@ def _looked_up(call: _Call, marked: dict[int, torch.Tensor]) -> torch.Tensor | N
     name, args = call.func._schema.name, call.args
     if name == "aten::gather":
         return marked.get(id(args[2]))
+    if name == "aten::take":
+        return marked.get(id(args[1]))
     if name == "aten::embedding":
         here = marked.get(id(args[1]))
         return None if here is None else here.unsqueeze(-1)

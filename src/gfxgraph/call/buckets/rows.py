@@ -91,7 +91,6 @@ class Judge:
     run: Runner
     tolerance: Tolerance
     _last_error: str = field(default="no made input gives a number", init=False)
-    _is_out_of_range: bool = field(default=False, init=False)
     _by_number: str | None = field(default=None, init=False)
     _has_others: bool = field(default=False, init=False)
     _known_weights: dict[int, KnownWeight] = field(default_factory=dict)
@@ -168,12 +167,12 @@ class Judge:
             is_full = all(a is b for a, b in zip(filled.leaves, full.leaves, strict=True))
             got = of_full if is_full and of_full is not None else self._try(filled, which)
             of_full = got if is_full else of_full
-            if got is None and self._is_out_of_range:  # the other rows are none that it takes
+            if got is None and self._was_out_of_range:  # the other rows are none that it takes
                 return None, False
             others = [got]
             if not is_poisoned and max(sizes.values()) > 1:
                 larger = self._try(poisoned(filled, sizes), which)
-                others += [] if larger is None and self._is_out_of_range else [larger]
+                others += [] if larger is None and self._was_out_of_range else [larger]
                 is_poisoned = True
             for other in others:
                 if other is None:
@@ -196,7 +195,6 @@ class Judge:
                 self._known_weights[id(leaf)] = KnownWeight(leaf, is_small, -1 - n)
         others = OtherWeights(_data(call), self._known_weights, which == "floats")
         modes = (numbers,) if which == "none" else (others, numbers)
-        self._is_out_of_range = False
         try:
             return self.run(_under(self.fn, *modes), call), numbers
         except torch.OutOfMemoryError:
@@ -205,10 +203,14 @@ class Judge:
             if interrupt_in(error):
                 raise
             self._last_error = one_line(error)
-            self._is_out_of_range = isinstance(error, OutOfRange)
             return None
         finally:
             self._has_others |= others.any
+
+    @property
+    def _was_out_of_range(self) -> bool:
+        """Whether that was the last error. Of a run that was recorded there is but a text."""
+        return OutOfRange.__name__ in self._last_error
 
     def _note_numbers(self, place: str | None, sizes: dict[str, int]) -> None:
         if place and self._by_number is None:
