@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._ops import OpOverload
 
-from .operators import outside_of_modes
+from .overrides import WithoutModes
 
 __all__ = ["OutOfRange", "may_assert", "require_taken"]
 
@@ -50,7 +50,7 @@ def require_taken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     taken = func._schema.arguments
     given = {argument.name: argument.default_value for argument in taken}
     given |= {argument.name: item for argument, item in zip(taken, args, strict=False)} | kwargs
-    with outside_of_modes(), torch.no_grad():
+    with WithoutModes(), torch.no_grad():
         for values, low, high in ranges(given):
             if not values.numel():
                 continue
