@@ -461,3 +461,42 @@ def test_a_function_that_makes_indices_of_its_data_is_judged_by_data_of_that_ran
     graphed = gfxgraph.graphed(fn, buckets={"rows": buckets}, dims={"t": {0: "rows"}})
     agree(graphed, fn, *((torch.rand(n, device=device),) for n in (3, 3, 3, 7, 5, 8, 1, 6)))
     assert bool(graphed.stats().replays) == keeps_apart, graphed.stats().refused
+
+
+# ---- negative indices, which count back from the end of the padding
+
+NEARLY_ALL = torch.tensor([0, 1, 0, 1, 0, 0, 0, -2, 0, 0])
+BACK: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "an index that is given": (False, lambda x, i, t: x[i]),
+    "looked up": (False, lambda x, i, t: x + x[t[i]]),
+    "looked up by data": (False, lambda x, i, t: x[t[(x[:, 0] * 9).round().long()]]),
+    "computed": (False, lambda x, i, t: x[-2 * (i // 7)]),
+    "taken": (False, lambda x, i, t: x[:, 0] + x[:, 0].take(t[i])),
+    "written": (False, lambda x, i, t: x.index_put((t[i],), x.new_zeros(()))),
+    "clamped": (True, lambda x, i, t: x[t[i].clamp(min=0)]),
+    "of a table without negative ones": (True, lambda x, i, t: x[t.abs()[i]]),
+    "the rest of a division": (True, lambda x, i, t: x[t[i] % 2]),
+    "selected, where none is negative": (True, lambda x, i, t: x.index_select(0, t[i].abs())),
+}
+
+
+@pytest.mark.parametrize("name", BACK)
+@torch.no_grad()
+def test_an_index_that_may_count_back_from_the_end_is_refused(device, name):
+    keeps_apart, of_table = BACK[name]
+    table = NEARLY_ALL.to(device)
+
+    def fn(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return of_table(x, i, table)
+
+    graphed = gfxgraph.graphed(
+        fn, buckets={"rows": [4, 8]}, dims={"x": {0: "rows"}, "i": {0: "rows"}}
+    )
+    x = torch.rand(6, 2, device=device) / 2
+    few, some = (torch.tensor(i, device=device) for i in ([1, 0, 2], [1, 2, 0, 1, 2, 0]))
+    agree(graphed, fn, (x[:3], few), (x[:3], few), (x, some), (x, some))
+    x[0, 0] = 7 / 9
+    back = few * 0 + (-2 if name == "an index that is given" else 7)
+    agree(graphed, fn, (x[:3], back), (x[:3], back))
+    assert bool(graphed.stats().refused) != keeps_apart, graphed.stats().refused
+    assert bool(graphed.stats().replays) == keeps_apart

@@ -146,6 +146,20 @@ def _shares_given(given: Given) -> Ranges:
         yield shares, 0, 1
 
 
+def _padded(given: Given) -> Ranges:
+    for offsets in given["offsets"]:
+        yield from _offsets(offsets, given["values"].shape[0])
+
+
+def _rates(given: Given) -> Ranges:
+    yield given["self"], 0, math.inf
+
+
+def _tries(given: Given) -> Ranges:
+    yield given["count"], 0, math.inf
+    yield given["prob"], 0, 1
+
+
 def _weights(given: Given) -> Ranges:
     most = torch.finfo(given["self"].dtype).max
     yield given["self"], 0, most
@@ -224,6 +238,9 @@ _ASSERTS: dict[str, Callable[[Given], Ranges]] = {
     "binary_cross_entropy": _shares,
     "bernoulli": _shares_given,
     "multinomial": _weights,
+    "poisson": _rates,
+    "binomial": _tries,
+    "_jagged_to_padded_dense_forward": _padded,
     **dict.fromkeys(("_assert_async", "_functional_assert_async"), _true),
     "masked_scatter": _source,
     **dict.fromkeys(("max_unpool2d", "max_unpool3d"), _unpooled),

@@ -41,6 +41,7 @@ __all__ = [
     "StorageNames",
     "UndoLog",
     "Unexpected",
+    "asked",
     "nobody_else_holds",
     "overwrite",
     "replaced_tensors",
@@ -252,12 +253,7 @@ class KnownTensors(UnwrappedDispatchMode):
         for tensor in written_tensors(func, args, kwargs) if writes else ():
             if storage_key(tensor) in self._outside:
                 raise Unexpected(f"{func} writes to a tensor of shape {tuple(tensor.shape)}")
-        if asserts:
-            require_taken(func, args, kwargs)
-        if in_python:
-            result = run_in_python(func, args, kwargs, tensors_in(args, kwargs), _Asking())  # type: ignore[no-untyped-call]
-        else:
-            result = func(*args, **kwargs)
+        result = asked(func, args, kwargs) if asserts or in_python else func(*args, **kwargs)
         if isinstance(result, torch.Tensor):
             readable.add(storage_key(result))
         else:
@@ -272,12 +268,23 @@ def _facts(op: OpOverload) -> tuple[bool, bool, bool, bool]:
     return is_composite(op), may_write(op), is_in_python(op), may_assert(op)
 
 
+def asked(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator with values that no caller has given, if the kernels take them.
+
+    Raises:
+        OutOfRange: they do not; see :func:`~gfxgraph.device.asserts.require_taken`.
+    """
+    require_taken(func, args, kwargs)
+    if is_in_python(func):
+        return run_in_python(func, args, kwargs, tensors_in(args, kwargs), _Asking())  # type: ignore[no-untyped-call]
+    return func(*args, **kwargs)
+
+
 class _Asking(UnwrappedDispatchMode):
-    """Inside an operator of the program's: see :func:`~gfxgraph.device.asserts.require_taken`."""
+    """Inside an operator of the program's."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        require_taken(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return asked(func, args, kwargs or {})
 
 
 def nobody_else_holds(tensor: torch.Tensor) -> bool:

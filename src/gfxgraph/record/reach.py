@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
-from ..device.asserts import require_taken
 from ..device.operators import (
     is_composite,
     is_view,
@@ -23,7 +22,7 @@ from ..device.operators import (
 from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.interrupts import interrupt_in
 from ..interpose.source import users_line
-from .effects import StorageNames, replaced_tensors, tensors_in
+from .effects import StorageNames, asked, replaced_tensors, tensors_in
 from .numbers import makes
 
 __all__ = ["Reach", "Weight"]
@@ -90,6 +89,7 @@ class Reach(UnwrappedDispatchMode):
         # may hold anything.
         self._static: set[int] = set()
         self._made: set[int] = set()  # in this run
+        self._from_zero: set[int] = set()  # storages without a negative value
         # Storage that holds no data -> the tensors from outside that it was computed from.
         self._roots: dict[int, dict[int, torch.Tensor]] = {}
         self.gates: dict[int, torch.Tensor] = {}
@@ -156,11 +156,13 @@ class Reach(UnwrappedDispatchMode):
         with outside_of_modes():
             masks = {id(t): m for t in given if (m := self.reached(t)) is not None}
         at = _SORTED.get(func._schema.name) if is_op else None
-        decides = at is not None and id(args[at]) in masks
+        decides, counts_back = at is not None and id(args[at]) in masks, False
         if is_op and id(args[0] if args else None) in masks:
             with outside_of_modes():
                 decides |= self._counts_past_padding(func, args, masks[id(args[0])])
+                counts_back = self._counts_back(func, args, masks[id(args[0])])
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
+        decides |= counts_back
         pointwise = pointwise and not decides
         if masks and is_op and not (pointwise or shows or decides):
             with outside_of_modes():
@@ -170,7 +172,8 @@ class Reach(UnwrappedDispatchMode):
         results = tensors_in(result)
         fresh = [t for t in results if self._name(t) not in names]
         with outside_of_modes():
-            op = _Ran(func, given, masks, written, fresh, [*results, *written])
+            op = _Ran(func, given, masks, written, fresh, [*results, *written], counts_back)
+            self._note_signs(op, args, kwargs)
             if masks:
                 passes = is_op and _is_pointwise(func)  # where no values keep marks away
                 self._note_gates(op, trials, passes and not pointwise)
@@ -277,6 +280,7 @@ class Reach(UnwrappedDispatchMode):
         key = self._name(out)
         found = [self._mixed[k] for t in op.given if (k := self._name(t)) in self._mixed]
         how = "" if is_known else ", which cannot be tried with other data,"
+        how = _COUNTS_BACK if op.counts_back else how
         here = "" if found else f"{op.func}{how} at {users_line()}"
         whole = any(bool(mask.all()) for mask in op.masks.values())
         if found or (not whole and bool(mask.all())):
@@ -317,6 +321,61 @@ class Reach(UnwrappedDispatchMode):
             return False
         along = (mask.movedim(dim, 0) for dim in dims if mask.dim())
         return any(bool((m[:-1] & ~m[1:]).any()) for m in along)
+
+    def _counts_back(self, func: OpOverload, args: Any, mask: torch.Tensor) -> bool:
+        """Whether indices of the data may be negative, which count back from the end of padding."""
+        name = func._schema.name.removesuffix("_")
+        if name in ("aten::index", "aten::_unsafe_index", "aten::index_put"):
+            indices = [(n, t) for n, t in enumerate(args[1]) if t is not None]
+        elif name in ("aten::take", "aten::put"):
+            indices, mask = [(0, args[1])], mask.reshape(-1)
+        else:
+            return False
+        for dim, index in indices:
+            if _is_index(index) and self._name(index) in self._data and mask.dim():
+                along = mask.movedim(dim, 0)
+                if bool((~along[:-1] & along[1:]).any()) and not self._is_from_zero(index):
+                    return True
+        return False
+
+    def _is_from_zero(self, tensor: torch.Tensor) -> bool:
+        """Whether no value of a tensor is ever negative."""
+        if tensor.dtype in (torch.bool, torch.uint8) or self._name(tensor) in self._from_zero:
+            return True
+        if self._name(tensor) in self._data or tensor.is_complex():
+            return False
+        self.gates |= self._roots_of([tensor])  # as long as it holds what it holds
+        return bool((tensor >= 0).all())
+
+    def _note_signs(self, op: _Ran, args: Any, kwargs: dict[str, Any]) -> None:
+        """Note which results are never negative, as far as indices are made of them."""
+        self._from_zero.difference_update(map(self._name, (*op.fresh, *op.written)))
+        if not op.fresh or not isinstance(op.func, OpOverload):
+            return
+        name = op.func._schema.name.partition("::")[2]
+        values = [t for t in op.given if t.dtype is not torch.bool]
+        if name in _LOOK_UP:  # the sign of an index is no question of what it finds
+            values = values[:1]
+        # Of floats those of the data alone: nobody is to read all weights, or to watch them.
+        is_of_data = len(values) == 1 and self._name(values[0]) in self._data
+        if not (is_of_data or all(map(_is_index, op.fresh))):
+            return
+        numbers = [a for a in (*args[1:], *kwargs.values()) if type(a) in (int, float)]
+        if name in ("clamp", "clamp_min"):
+            low = args[1] if len(args) > 1 else kwargs.get("min")
+            is_from_zero = isinstance(low, (int, float)) and low >= 0
+        elif name == "remainder":
+            is_from_zero = bool(numbers) and numbers[0] > 0
+        elif name in ("add", "mul", "div", "floor_divide"):
+            is_from_zero = min(numbers, default=0) >= 0 and all(map(self._is_from_zero, values))
+        elif name in _KEEP_SIGNS:
+            is_from_zero = all(map(self._is_from_zero, values))
+        else:
+            is_from_zero = name in _FROM_ZERO
+        if is_from_zero:
+            self._from_zero.update(map(self._name, op.fresh))
+        elif name in _WITH_PLACES and len(op.fresh) > 1:
+            self._from_zero.add(self._name(op.fresh[1]))
 
     def _hides(self, tensor: torch.Tensor, mask: torch.Tensor | None) -> bool:
         """Whether data has one value where it is not marked: a sum that it is multiplied with, say,
@@ -419,6 +478,7 @@ class _Ran:
         written: those of them that it may have written.
         fresh: tensors of the result on memory that none of ``given`` is on.
         results: the tensors of the result, and ``written``.
+        counts_back: whether an index that is given may be negative, and so lead to the padding.
     """
 
     func: Any
@@ -427,6 +487,7 @@ class _Ran:
     written: list[torch.Tensor]
     fresh: list[torch.Tensor]
     results: list[torch.Tensor]
+    counts_back: bool
 
     def mask(self, n: int, tried: list[_Tried] | None) -> torch.Tensor:
         """The elements of the n-th result that depend on the marked ones."""
@@ -509,10 +570,8 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
         if trial is not None:
             # A trial writes to what it is given: each has values of its own.
             made |= {key: two[trial] for key, two in others.items()}
-        given, named_too = replaced_tensors(args, made), replaced_tensors(kwargs, made)
         try:
-            require_taken(func, given, named_too)
-            result = func(*given, **named_too)
+            result = asked(func, replaced_tensors(args, made), replaced_tensors(kwargs, made))
         except Exception as error:  # other values may be none that it takes
             if interrupt_in(error):
                 raise
@@ -543,6 +602,28 @@ def _looked_up(call: _Call, marked: dict[int, torch.Tensor]) -> torch.Tensor | N
         rest = args[0].dim() - len(args[1])
         return None if here is None else here.view(*shape, *[1] * rest)
     return None
+
+
+_COUNTS_BACK = (
+    ", whose index may be negative, which counts back from the end of the padding (if it never is, "
+    "say so with index.clamp(min=0)),"
+)
+# Operators whose results are never negative; those whose results are not if what they take is not;
+# and those that give places as a second result.
+_FROM_ZERO = frozenset(
+    (
+        *("abs", "argmax", "argmin", "argsort", "bucketize", "count_nonzero", "exp", "relu"),
+        *("searchsorted", "sigmoid", "_softmax"),
+    )
+)
+_LOOK_UP = frozenset(("embedding", "gather", "index", "index_select", "take"))
+_KEEP_SIGNS = _LOOK_UP | frozenset(
+    (
+        *("_to_copy", "amax", "amin", "cat", "ceil", "clone", "cumsum", "flip", "floor", "maximum"),
+        *("mean", "minimum", "prod", "repeat", "roll", "round", "stack", "sum", "trunc", "where"),
+    )
+)
+_WITH_PLACES = frozenset(("sort", "topk", "max", "min", "median", "kthvalue", "mode", "cummax"))
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

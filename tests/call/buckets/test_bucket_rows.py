@@ -507,6 +507,13 @@ def lstm_in_both_directions(device):
     GRAPH, with_lengths, buckets={"seq": [4, 8]}, options={"dims": {"x": {1: "seq"}}}, zeros=False
 )
 def row_at_a_length(x, lengths):
+    return x[torch.arange(2, device=x.device), (lengths - 1).clamp(min=0)]
+
+
+@case(
+    MIXES, with_lengths, buckets={"seq": [4, 8]}, options={"dims": {"x": {1: "seq"}}}, zeros=False
+)
+def row_before_a_length_that_may_be_zero(x, lengths):
     return x[torch.arange(2, device=x.device), lengths - 1]
 
 
