@@ -161,6 +161,7 @@ def test_a_function_that_looks_up_what_it_is_given_leaves_the_device_well(device
     assert float((scores + 1).sum()) == 500500.0  # the device goes on
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BY_VALUE)
 def test_verify_leaves_the_device_well(device, name):
     fn, scores = BY_VALUE[name], table.to(device)

@@ -325,8 +325,10 @@ class Reach(UnwrappedDispatchMode):
     def _counts_back(self, func: OpOverload, args: Any, mask: torch.Tensor) -> bool:
         """Whether indices of the data may be negative, which count back from the end of padding."""
         name = func._schema.name.removesuffix("_")
-        if name in ("aten::index", "aten::_unsafe_index", "aten::index_put"):
+        if name in _AT_PLACES:
             indices = [(n, t) for n, t in enumerate(args[1]) if t is not None]
+        elif name == "aten::index_fill":
+            indices = [(args[1], args[2])]
         elif name in ("aten::take", "aten::put"):
             indices, mask = [(0, args[1])], mask.reshape(-1)
         else:
@@ -604,6 +606,9 @@ def _looked_up(call: _Call, marked: dict[int, torch.Tensor]) -> torch.Tensor | N
     return None
 
 
+_AT_PLACES = frozenset(
+    f"aten::{name}" for name in ("index", "_unsafe_index", "index_put", "_index_put_impl")
+)
 _COUNTS_BACK = (
     ", whose index may be negative, which counts back from the end of the padding (if it never is, "
     "say so with index.clamp(min=0)),"
