@@ -365,7 +365,7 @@ class Reach(UnwrappedDispatchMode):
         numbers = [a for a in (*args[1:], *kwargs.values()) if type(a) in (int, float)]
         if name in ("clamp", "clamp_min"):
             low = args[1] if len(args) > 1 else kwargs.get("min")
-            is_from_zero = isinstance(low, (int, float)) and low >= 0
+            is_from_zero = isinstance(low, (int, float)) and min(low, *numbers) >= 0
         elif name == "remainder":
             is_from_zero = bool(numbers) and numbers[0] > 0
         elif name in ("add", "mul", "div", "floor_divide"):
