@@ -560,6 +560,7 @@ def test_what_another_thread_does_meanwhile_is_not_taken_back(device, name, othe
         assert served.log.count("call") == 4
 
 
+@pytest.mark.long
 def test_what_another_thread_takes_out_meanwhile_stays_out():
     jobs, taken, ended = collections.deque(range(100_000)), [], threading.Event()
     weight = torch.ones(4)

@@ -430,7 +430,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("given", GIVEN.values(), ids=list(GIVEN))
 @pytest.mark.parametrize("write", [by_data, by_array, in_place, by_alias])
 def test_a_function_between_graphs_may_write_in_ways_that_no_version_counts(

@@ -72,7 +72,8 @@ def values(result, kept):
 
 def _cases():
     for effect, result, given in itertools.product(EFFECTS, RESULTS, GIVEN):
-        long = effect != "nothing" and result not in ("a new one", "an argument")
+        is_plain = result in ("a new one", "an argument") and given == "apart"
+        long = effect != "nothing" and not is_plain
         marks = [pytest.mark.long] if long else []
         yield pytest.param(effect, result, given, marks=marks, id=f"{effect}-{result}-{given}")
 
