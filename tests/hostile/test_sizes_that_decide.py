@@ -296,6 +296,7 @@ def test_a_cache_never_keeps_a_stand_in(device):
 
 
 NOTHING_DECIDED = """
+import contextvars
 import torch
 import gfxgraph
 from gfxgraph.graph.session import CaptureSession
@@ -310,7 +311,16 @@ CaptureSession.record = noted
 device = gfxgraph.device_type()
 layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(device).eval()
-fast = gfxgraph.graphed(model, buckets=[2, 4, 8])
+settings = contextvars.ContextVar("settings", default=None)
+
+def within_settings(x):
+    token = settings.set({"floats": any(kind == x.dtype for kind in (torch.float32, torch.half))})
+    try:
+        return model(x)
+    finally:
+        settings.reset(token)
+
+fast = gfxgraph.graphed(FUNCTION, buckets=[2, 4, 8])
 with torch.inference_mode():
     fast(torch.randn(3, 5, 8, device=device))
     first = len(recorded)
@@ -321,10 +331,10 @@ print(fast.stats().captures, recorded[first:])
 """
 
 
-def test_sizes_that_decide_nothing_are_not_recorded(device):
+@pytest.mark.parametrize("function", ["model", "within_settings"])
+def test_sizes_that_decide_nothing_are_not_recorded(device, function):
     # A process of its own: here another test may have left a thread, or a kernel in Python.
-    ran = subprocess.run(
-        [sys.executable, "-c", NOTHING_DECIDED], capture_output=True, text=True, check=False
-    )
+    code = NOTHING_DECIDED.replace("FUNCTION", function)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     # The captures of two more buckets.
     assert (ran.stdout.strip(), ran.returncode) == ("3 [False, False]", 0), ran.stderr

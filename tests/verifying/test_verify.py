@@ -19,6 +19,7 @@ from gfxgraph.errors import ArgumentError
 from gfxgraph.verifying.inputs import fresh
 from tests.helpers.command import gfxgraph_command, importable
 from tests.helpers.devices import region
+from tests.helpers.processes import printed
 
 
 def by_hand(fn, *example, forgets=(), views=False, replays=True, generators=()):
@@ -864,3 +865,30 @@ def test_values_are_changed_where_objects_refuse_it(device, x):
 
     report = verify(Stubborn(), x)
     assert report.ok and report.graph.places.noticed >= 1 and Stubborn.scale == 2.0
+
+
+_WAYS = {
+    "verify": "assert gfxgraph.verify(model, x).ok",
+    "buckets": "graph = gfxgraph.graphed(model, buckets=[4, 8]); graph(x), graph(x[:2])",
+    "a capture by hand": """
+gfxgraph.enable()
+torch.cuda.synchronize()
+with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+    model(x)
+graph.replay()
+""",
+}
+
+
+@pytest.mark.gpu  # the tensors without data of the emulated device load it
+@pytest.mark.parametrize("way", _WAYS)
+def test_nothing_loads_the_compiler_unasked(way):
+    code = f"""
+import sys, torch, gfxgraph
+torch.set_grad_enabled(False)
+model, x = torch.nn.Linear(8, 8).cuda(), torch.ones(4, 8, device="cuda")
+model(x)
+{_WAYS[way]}
+print("torch._dynamo" in sys.modules)
+"""
+    assert printed(code) == "False"

@@ -326,7 +326,7 @@ def _learn(template: CapturedGraph, session: CaptureSession, answers: Answers) -
     return is_usual
 
 
-_OF_NO_SIZE = (LookupError, AttributeError, ImportError, OSError)
+_OF_NO_SIZE = (LookupError, AttributeError, ImportError, OSError, GeneratorExit)
 
 
 def _session_like(template: CapturedGraph, target: Target, graph_pool: GraphPool) -> CaptureSession:

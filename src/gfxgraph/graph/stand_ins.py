@@ -8,6 +8,7 @@ functions that are known to call methods. A run that calls any other one proves 
 from __future__ import annotations
 
 import builtins
+import contextvars
 import functools
 import itertools
 import math
@@ -121,7 +122,7 @@ _ASKING = frozenset(
     )
     for name in names.split()
 )
-_CONTAINERS = frozenset(map(address, (*_GROUPS, OrderedDict, deque, str)))
+_CONTAINERS = frozenset(map(address, (*_GROUPS, OrderedDict, deque, str, contextvars.ContextVar)))
 _BASES = _CONTAINERS | {address(object)}
 # They call what they are given.
 _CALLING = frozenset(
@@ -163,7 +164,7 @@ def _is_unseen(item: Any) -> bool:
 _SEEN_BY_MODES = frozenset(
     (
         *("builtins", "_operator", "itertools", "_functools", "functools", "_collections"),
-        *("collections", "math", "types", "torch"),
+        *("collections", "_contextvars", "math", "types", "torch"),
     )
 )
 _OF_TORCH = frozenset(

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.profiler import record_function
 
 from ..device.operators import ALLOCATIONS, is_view
-from ..device.overrides import ThreadDispatchMode
+from ..device.overrides import UnwrappedDispatchMode
 from ..interpose.cuda_calls import listening
 from ..interpose.dynamo import Uncompiled
 from ..interpose.source import Source, users_line
@@ -68,7 +68,7 @@ class Recorded:
         return where if where.file is not None else None
 
 
-class _Marking(ThreadDispatchMode):
+class _Marking(UnwrappedDispatchMode):
     """Gives each operation a range in the trace, and remembers its line."""
 
     supports_higher_order_operators = True

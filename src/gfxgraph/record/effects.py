@@ -25,7 +25,7 @@ from ..device.operators import (
     run_in_python,
     written_tensors,
 )
-from ..device.overrides import ThreadDispatchMode, UnwrappedDispatchMode
+from ..device.overrides import UnwrappedDispatchMode
 from .gradients import Gradients
 from .storages import is_whole
 
@@ -186,7 +186,7 @@ class UndoLog:
         return [where for where, _ in self._regions.values()]
 
 
-class OutsideTensors(ThreadDispatchMode):
+class OutsideTensors(UnwrappedDispatchMode):
     """Finds the outside tensors that operations on this thread use.
 
     Attributes:

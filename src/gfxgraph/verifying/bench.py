@@ -16,7 +16,7 @@ from ..call.arguments import named, structure
 from ..call.signature import Const, Objects, Spec, flatten
 from ..device import current_device
 from ..device.asserts import OutOfRange
-from ..device.overrides import ThreadDispatchMode
+from ..device.overrides import UnwrappedDispatchMode
 from ..errors import ArgumentError
 from ..graph import raw
 from ..graph.host_state import HostState
@@ -356,7 +356,7 @@ class _TooLongError(BaseException):
     """A call does not end in time. The function is not to catch it as an ``Exception``."""
 
 
-class _NoReplays(ThreadDispatchMode):
+class _NoReplays(UnwrappedDispatchMode):
     # Under a mode like this one gfxgraph makes no graph and replays none.
     supports_higher_order_operators = True
 
