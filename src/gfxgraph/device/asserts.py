@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from .overrides import WithoutModes
 
-__all__ = ["OutOfRange", "may_assert", "require_taken"]
+__all__ = ["OutOfRange", "may_assert", "require_taken", "taken"]
 
 Given: TypeAlias = Mapping[str, Any]
 Ranges: TypeAlias = Iterator[tuple[torch.Tensor, float, float]]
@@ -43,14 +43,10 @@ def require_taken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     Raises:
         OutOfRange: a value is none that the kernel takes.
     """
-    ranges = _ranges_of(func) if isinstance(func, OpOverload) else None
-    if ranges is None:
+    if not isinstance(func, OpOverload) or not may_assert(func):
         return
-    taken = func._schema.arguments
-    given = {argument.name: argument.default_value for argument in taken}
-    given |= {argument.name: item for argument, item in zip(taken, args, strict=False)} | kwargs
     with WithoutModes(), torch.no_grad():
-        for values, low, high in ranges(given):
+        for values, low, high in _asserted(func, args, kwargs):
             if not values.numel():
                 continue
             least, most = (float(v) for v in torch.stack(values.aminmax()).tolist())
@@ -61,9 +57,27 @@ def require_taken(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
                 )
 
 
+def taken(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[int, tuple[float, float]]:
+    """By the id of a tensor that an operator is given: the smallest and the largest value that it
+    takes there, if that is known."""
+    return {id(values): (low, high) for values, low, high in _asserted(op, args, kwargs)}
+
+
 def may_assert(op: OpOverload) -> bool:
     """Whether :func:`require_taken` has something to ask of an operator."""
     return _ranges_of(op) is not None
+
+
+def _asserted(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ranges:
+    ranges = _ranges_of(op)
+    if ranges is None:
+        return
+    names = op._schema.arguments
+    given = {argument.name: argument.default_value for argument in names}
+    given |= {argument.name: item for argument, item in zip(names, args, strict=False)} | kwargs
+    yield from ranges(given)
 
 
 @cache
@@ -123,7 +137,8 @@ def _offsets(offsets: torch.Tensor | None, end: int) -> Ranges:
 def _classes(given: Given) -> Ranges:
     scores, target = given["self"], given["target"]
     count = scores.shape[1 if scores.dim() > 1 else 0] if scores.dim() else 1
-    yield target[target != given.get("ignore_index")], 0, count - 1
+    counts = target != given.get("ignore_index")
+    yield target if counts is True or bool(counts.all()) else target[counts], 0, count - 1
 
 
 def _several_classes(given: Given) -> Ranges:

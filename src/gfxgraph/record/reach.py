@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from ..device.asserts import taken
 from ..device.operators import (
     is_composite,
     is_view,
@@ -30,6 +32,7 @@ __all__ = ["Reach", "Weight"]
 # Operators in which an element that does not depend on data (a mask) decides whether data passes.
 _GATES = re.compile(r"(where|masked_fill|mul|add|sub|(logical|bitwise)_(and|or))_?")
 # Arguments of operators that hold data; integers in others may be indices.
+_INDICES = frozenset(["index", "indices"])
 _DATA = frozenset(["self", "other", "input", "tensors", "src", "source", "values", "mat1", "mat2"])
 # Largest difference between two runs of one kernel, relative to the largest magnitude: sums in no
 # fixed order.
@@ -61,8 +64,9 @@ class Reach(UnwrappedDispatchMode):
     elements. A view has the mask of its storage, and so has a write in place. An operator that
     works element by element passes the marks of its arguments on. Any other operator is tried: it
     runs twice more with other values in the marked elements, and the elements that come out
-    differently are marked. So no operator needs a rule of its own. Where an operator cannot be
-    tried, all its results are marked.
+    differently are marked. So no operator needs a rule of its own, but for those that take an
+    index: a marked index marks what it leads to. Where an operator cannot be tried, all its results
+    are marked.
 
     Args:
         weights: what is known of tensors from outside, by id. Runs between which nobody writes to
@@ -449,12 +453,12 @@ class _Tried:
     Attributes:
         others: of each trial.
         before: the results with the values of the run; ``None``: those of the run itself.
-        looked_up: elements that marked indices lead to, of which there were no others to try.
+        led_to: elements of the first result that marked indices lead to, which are not tried.
     """
 
     others: list[list[torch.Tensor]]
     before: list[torch.Tensor] | None
-    looked_up: torch.Tensor | None
+    led_to: torch.Tensor | None
 
 
 class _Trials(NamedTuple):
@@ -494,19 +498,15 @@ class _Ran:
     def mask(self, n: int, tried: list[_Tried] | None) -> torch.Tensor:
         """The elements of the n-th result that depend on the marked ones."""
         out = self.results[n]
-        # Indices of one value only leave nothing to try.
-        if self.func is torch.ops.aten.embedding.default and id(self.given[0]) not in self.masks:
-            looked_up = self.masks.get(id(self.given[1]))
-            if looked_up is not None:
-                return looked_up.unsqueeze(-1).expand(out.shape)
         found = torch.zeros(out.shape, dtype=torch.bool, device=out.device)
         for one in tried or ():
             if any(len(other) != len(self.results) for other in one.others):
                 return ~found
             before = out if one.before is None else one.before[n]
             found |= _changed(before, [other[n] for other in one.others])
-            if one.looked_up is not None and n == 0:
-                found |= one.looked_up.expand(out.shape)
+            is_first = n == 0 or n >= len(self.results) - len(self.written)
+            if one.led_to is not None and is_first:
+                found |= one.led_to.expand(out.shape)
         return found if tried else ~found
 
 
@@ -550,22 +550,22 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
         return None
     names = (argument.name for argument in func._schema.arguments)
     named = [*zip(names, args, strict=False), *kwargs.items()]
+    given = [(name, t) for name, value in named for t in tensors_in((value,))]
+    led_to, ranges = _led_to(call), taken(func, args, kwargs)
+    tried = [(name, t) for name, t in given if led_to is None or name not in _INDICES]
+    tried = [(name, t) for name, t in tried if id(t) in masks]
+    if any(id(t) in ranges and _is_index(t) for _, t in tried):
+        # Whatever an index leads to, it is to be another thing than elsewhere.
+        floats = [t for _, t in given if _is_float(t)]
+        bases = bases | {id(t): _dense(t, masks.get(id(t)), n) for n, t in enumerate(floats)}
     others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    indices: dict[int, torch.Tensor] = {}
-    for name, value in named:
-        for tensor in tensors_in((value,)):
-            mask = masks.get(id(tensor))
-            if mask is not None:
-                is_data = func.namespace == "aten" and name in _DATA
-                base = bases.get(id(tensor), tensor)
-                two = _others(base, mask, is_data, len(others))
-                if two is None:
-                    indices[id(tensor)] = mask
-                else:
-                    others[id(tensor)] = two
-    looked_up = _looked_up(call, indices) if indices else None
-    if indices and looked_up is None:
-        return None
+    for name, tensor in tried:
+        is_data = func.namespace == "aten" and name in _DATA
+        base, within = bases.get(id(tensor), tensor), ranges.get(id(tensor))
+        two = _others(base, masks[id(tensor)], is_data, len(others), within)
+        if two is None:
+            return None
+        others[id(tensor)] = two
     found: list[list[torch.Tensor]] = []
     for trial in (0, 1, None) if bases else (0, 1):
         made = bases | {id(t): bases.get(id(t), t).clone() for t in written}
@@ -579,36 +579,97 @@ def _tried_once(call: _Call, bases: dict[int, torch.Tensor]) -> _Tried | None:
                 raise
             return None
         found.append([*tensors_in(result), *(made[id(t)] for t in written)])
-    return _Tried(found[:2], found[2] if bases else None, looked_up)
+    return _Tried(found[:2], found[2] if bases else None, led_to)
 
 
-def _looked_up(call: _Call, marked: dict[int, torch.Tensor]) -> torch.Tensor | None:
+def _led_to(call: _Call) -> torch.Tensor | None:
     """Which elements of the result marked indices lead to, in a shape that can be expanded to its
-    own; ``None``: nobody can tell."""
-    name, args = call.func._schema.name, call.args
-    if name == "aten::gather":
-        return marked.get(id(args[2]))
-    if name == "aten::take":
-        return marked.get(id(args[1]))
-    if name == "aten::embedding":
-        here = marked.get(id(args[1]))
-        return None if here is None else here.unsqueeze(-1)
-    if name == "aten::index_select" and id(args[2]) in marked:
-        dim = args[1] % max(1, args[0].dim())
-        return marked[id(args[2])].view(-1, *[1] * (args[0].dim() - dim - 1))
-    if name == "aten::index" and all(t is not None and _is_index(t) for t in args[1]):
-        found = [marked[id(t)] for t in args[1] if id(t) in marked]
-        shape = torch.broadcast_shapes(*(t.shape for t in args[1]))
-        whole = [mask.expand(shape) for mask in found]
-        here = torch.stack(whole).any(0) if whole else None
-        rest = args[0].dim() - len(args[1])
-        return None if here is None else here.view(*shape, *[1] * rest)
-    return None
+    own; ``None``: none, or nobody can tell.
+
+    No trial shows it where the same lies at several places, as it does in this run perhaps.
+    """
+    (_, _, name), args = call.func._schema.name.partition("::"), call.args
+    name = name.removesuffix("_")
+    if call.func.namespace != "aten" or name not in _LED:
+        return None
+    if name in ("index", "_unsafe_index"):
+        return _taken_from(args[1], call.masks, args[0].dim())
+    if name in _PUT:
+        return _put_to(args[1], call.masks, args[0].shape)
+    has_dim = name not in ("embedding", "take", "put") and name not in _BAGS
+    here = call.masks.get(id(args[2 if has_dim else 1]))
+    if here is None or name in ("gather", "take"):
+        return here
+    if name == "embedding":
+        return here.unsqueeze(-1)
+    if name in _BAGS:
+        bags = _bags_of(here, args[2])
+        return (bags[:-1] if len(args) > 7 and args[7] else bags).unsqueeze(-1)
+    dim = args[1] % max(1, args[0].dim()) if has_dim else 0
+    if name == "index_select":
+        return here.view(-1, *[1] * (args[0].dim() - dim - 1))
+    if not name.startswith("scatter") or here.dim() != args[0].dim() or not here.dim():
+        return here.any()  # at any place
+    found = torch.zeros(args[0].shape, dtype=torch.bool, device=here.device)
+    corner = [slice(size) for size in here.shape]
+    corner[dim] = slice(None)
+    found[tuple(corner)] = here.any(dim, keepdim=True)
+    return found
 
 
-_AT_PLACES = frozenset(
-    f"aten::{name}" for name in ("index", "_unsafe_index", "index_put", "_index_put_impl")
-)
+def _taken_from(
+    indices: list[torch.Tensor | None], masks: dict[int, torch.Tensor], dims: int
+) -> torch.Tensor | None:
+    """See :func:`_led_to`: what is read in a tensor of so many dimensions."""
+    places = [at for at, index in enumerate(indices) if index is not None]
+    here = _marked_places(indices, masks)
+    if here is None:
+        return None
+    # Dimensions of the indices come first if there are others between them.
+    is_block = places[-1] - places[0] == len(places) - 1
+    after = dims - len(places) - (places[0] if is_block else 0)
+    return here.view(*here.shape, *[1] * after)
+
+
+def _put_to(
+    indices: list[torch.Tensor | None], masks: dict[int, torch.Tensor], shape: torch.Size
+) -> torch.Tensor | None:
+    """See :func:`_led_to`: what is written in a tensor of this shape."""
+    here = _marked_places(indices, masks)
+    if here is None:
+        return None
+    found = torch.zeros(shape, dtype=torch.bool, device=here.device)
+    where = [
+        slice(None) if index is None or id(index) in masks else index.expand(here.shape)[here]
+        for index in indices
+    ]
+    found[tuple(where)] = True
+    return found
+
+
+def _marked_places(
+    indices: list[torch.Tensor | None], masks: dict[int, torch.Tensor]
+) -> torch.Tensor | None:
+    """Which places are marked of those that these lead to, in the shape of all indices together."""
+    given = [index for index in indices if index is not None]
+    found = [masks[id(index)] for index in given if id(index) in masks]
+    if not found or not all(map(_is_index, given)):
+        return None
+    shape = torch.broadcast_shapes(*(index.shape for index in given))
+    return torch.stack([mask.expand(shape) for mask in found]).any(0)
+
+
+def _bags_of(marked: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Which results of ``embedding_bag`` have a marked index."""
+    places = torch.arange(marked.numel(), device=marked.device)
+    bags = torch.searchsorted(offsets.to(marked.device).long(), places, right=True) - 1
+    found = torch.zeros(offsets.numel(), dtype=torch.bool, device=marked.device)
+    found[bags[marked]] = True
+    return found
+
+
+_PUT = frozenset(("index_put", "_index_put_impl", "_unsafe_index_put"))
+_AT_PLACES = frozenset(f"aten::{name}" for name in ("index", "_unsafe_index", *_PUT))
 _COUNTS_BACK = (
     ", whose index may be negative, which counts back from the end of the padding (if it never is, "
     "say so with index.clamp(min=0)),"
@@ -622,6 +683,18 @@ _FROM_ZERO = frozenset(
     )
 )
 _LOOK_UP = frozenset(("embedding", "gather", "index", "index_select", "take"))
+_BAGS = frozenset(("_embedding_bag", "_embedding_bag_forward_only"))
+_LED = (
+    _LOOK_UP
+    | _BAGS
+    | _PUT
+    | frozenset(
+        (
+            *("_unsafe_index", "put", "scatter", "scatter_add", "scatter_reduce"),
+            *("index_add", "index_copy", "index_fill", "index_reduce"),
+        )
+    )
+)
 _KEEP_SIGNS = _LOOK_UP | frozenset(
     (
         *("_to_copy", "amax", "amin", "cat", "ceil", "clone", "cumsum", "flip", "floor", "maximum"),
@@ -664,21 +737,31 @@ def _dense(tensor: torch.Tensor, mask: torch.Tensor | None, n: int) -> torch.Ten
 
 
 def _others(
-    tensor: torch.Tensor, mask: torch.Tensor, is_data: bool, n: int
+    tensor: torch.Tensor,
+    mask: torch.Tensor,
+    is_data: bool,
+    n: int,
+    within: tuple[float, float] | None,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Twice ``tensor`` with other values where ``mask`` is; ``None``: there are no others.
 
     ``n``: how many tensors have got some. No two get the same, whose difference shows nothing.
+    ``within``: the smallest and the largest index that may be taken, if that is known.
     """
     if tensor.dtype is torch.bool:
         return tensor ^ mask, tensor ^ mask
     is_whole = not _is_float(tensor)
     if is_whole and not is_data:
-        # They may be indices, so stay within the values that occur.
-        low, high = (int(v) for v in torch.aminmax(tensor))
-        if low == high:
+        if within is None or within[1] == math.inf:
+            # They may be indices, so stay within the values that occur.
+            low, high = (int(v) for v in torch.aminmax(tensor))
+        else:
+            low, high = max(0, int(within[0])), int(within[1])
+        if low >= high:
             return None
-        made = low + high - tensor, (tensor - low + 1) % (high - low + 1) + low
+        steps = _pattern(tensor, n).sub_(1).mul_(high - low).to(tensor.dtype)
+        count = high - low + 1
+        made = (tensor - low + 1) % count + low, (tensor - low + 1 + steps) % count + low
     else:
         scale = 8 * _largest(tensor).double() + 1
         other = scale * _pattern(tensor, n)
