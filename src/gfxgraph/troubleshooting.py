@@ -43,6 +43,7 @@ SECTIONS = {
     "random-numbers": r"generator|draws|sets the state of|from another state",
     "threads": r"another thread|on the thread|finalizer, a signal handler",
     "python-state": r"each call (also )?changes|a call changes|advances?\b|still changed|rebind|"
+    r"a module was imported|"
     r"keeps results by the very|what it stores|in Python could not be seen|each call advances|"
     r"keys that each call stores|gives something else each time|host reads values of|"
     r"other arguments change|not seen$",

@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 import gfxgraph
+from tests.helpers.processes import printed
 
 KEEP = []
 SPEC = importlib.machinery.ModuleSpec
@@ -216,3 +217,26 @@ def test_modules_that_a_function_imports_are_read_once():
     for _ in range(4):
         assert graph(torch.ones(2)).tolist() == [3.0, 3.0]
     assert graph.stats().replays >= 2
+
+
+IMPORTED_MEANWHILE = """
+import torch
+import gfxgraph
+from tests.helpers.processes import printed
+
+device = gfxgraph.device_type()
+table = torch.randn(5, 3, device=device)
+
+def function(rows):  # torch asks for the classes that it takes apart
+    return torch.vmap(lambda row: table.index_select(0, row).sum())(rows)
+
+graph, rows = gfxgraph.graphed(function), torch.tensor([[0, 1], [2, 3]], device=device)
+for _ in range(4):
+    assert torch.equal(graph(rows), function(rows))
+print(graph.stats().captures, len(graph.stats().refused))
+"""
+
+
+def test_a_module_that_the_capture_imports_is_no_reason_to_refuse(device):
+    # In a new process the emulated device imports Dynamo, which registers such classes.
+    assert printed(IMPORTED_MEANWHILE) == "1 0"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -592,11 +593,17 @@ def _refuse_changed(session: CaptureSession) -> None:
             f"another thread changed {some(changed)} while the function was captured",
             transient=True,
         )
+    if changed and len(sys.modules) > session.modules:
+        raise CaptureError(
+            f"{some(changed)} changed during the capture, in which a module was imported: a later "
+            "call captures",
+            transient=True,
+        )
     if changed:
         raise CaptureError(
             f"each call changes {some(changed)}, which it also reads, and a replay would not. Keep "
             "such state in a tensor that is written in place (copy_, add_), or outside.",
-            transient=changed == [REGISTERED],  # a module that is imported once registers classes
+            transient=changed == [REGISTERED],  # a class may be registered once
         )
 
 

@@ -7,6 +7,7 @@ steps follow each other, ``capture.py`` puts the whole together.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -171,6 +172,7 @@ class CaptureSession:
         could_be_lowered: whether the device could decide in a new tree of graphs.
         traced: what was captured.
         has_other_inputs: whether the inputs hold other values than those that were given.
+        modules: how many modules were imported at the start.
     """
 
     target: Target
@@ -191,6 +193,7 @@ class CaptureSession:
     could_be_lowered: bool = False
     traced: Traced | None = None
     has_other_inputs: bool = False
+    modules: int = field(default_factory=lambda: len(sys.modules))
     #: The arguments of the newest :meth:`trace`; what held the method would hold itself.
     _traced_with: dict[str, Any] = field(default_factory=dict, init=False)
     #: The memory pool of a capture that nobody will replay.
