@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import types
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import gfxgraph
 
@@ -166,3 +170,87 @@ def test_results_that_conjugate_or_negate_one_another_share_memory(fn):
             assert torch.equal(a, b) and (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
             assert a.stride() == b.stride()
     assert fast.stats().replays > 0
+
+
+class Outside:
+    """What a function knows of the tensors that it may be given."""
+
+    def __init__(self) -> None:
+        self.table: dict[Any, float] = {}
+        self.some: set[torch.Tensor] = set()
+        self.listed: list[torch.Tensor] = []
+        self.one: torch.Tensor | None = None
+        self.numbers: set[int] = set()
+        self.weak: Any = WeakTensorKeyDictionary()
+
+    def learn(self, x: torch.Tensor) -> None:
+        self.table[x] = self.table[x, 0] = self.weak[x] = 2.0
+        self.some.add(x)
+        self.listed.append(x)
+        self.one = x
+        self.numbers.add(id(x))
+
+    def by_try(self, x: torch.Tensor) -> float:
+        try:
+            return self.table[x]
+        except KeyError:
+            return 5.0
+
+    def by_list(self, x: torch.Tensor) -> bool:
+        try:
+            return x in self.listed
+        except RuntimeError:  # two elements are no bool
+            return False
+
+
+ASKED: dict[str, Callable[[Outside, torch.Tensor], Any]] = {
+    "get": lambda known, x: known.table.get(x, 5.0),
+    "a subscript": lambda known, x: known.by_try(x),
+    "in a tuple": lambda known, x: known.table.get((x, 0), 5.0),
+    "setdefault of a copy": lambda known, x: dict(known.table).setdefault(x, 5.0),
+    "a set": lambda known, x: len({x} & known.some),
+    "isdisjoint": lambda known, x: known.some.isdisjoint([x]),
+    "in a list": lambda known, x: known.by_list(x),
+    "is": lambda known, x: any(x is one for one in known.listed),
+    "operator.is_": lambda known, x: operator.is_(x, known.one),
+    "hash": lambda known, x: hash(x) in map(hash, known.listed),
+    "id": lambda known, x: id(x) in known.numbers,
+    "an alias": lambda known, x: known.one is not None and torch._C._is_alias_of(x, known.one),
+    "the same memory": lambda known, x: known.one is not None and x.is_set_to(known.one),
+    "the object in C": lambda known, x: x._cdata in [one._cdata for one in known.listed],
+    "a weak dictionary": lambda known, x: known.weak.get(x, 5.0),
+}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("name", ASKED)
+@torch.no_grad()
+def test_which_tensor_an_argument_is_no_graph_can_tell(device, name, is_known):
+    known, ask = Outside(), ASKED[name]
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * (1.0 + ask(known, x))
+
+    given = [torch.full((2,), n + 1.0, device=device) for n in range(3)]
+    graphed = gfxgraph.graphed(fn)
+    for n in range(9):
+        if n == (0 if is_known else 4):
+            known.learn(given[1])
+        assert torch.equal(graphed(given[n % 3]), fn(given[n % 3])), n
+    assert graphed.stats().fallbacks
+
+
+@torch.no_grad()
+def test_which_of_its_arguments_is_which_a_graph_can_tell(device):
+    weights = {"one": torch.ones(2, device=device)}
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        order, seen = {x: 1.0, y: 2.0}, {x, y, x}
+        own = [x, *weights.values(), y]
+        return x * order[y] + y * len(seen) + weights.get("one") * len(own) * (x in seen)
+
+    x, y = (torch.rand(2, device=device) for _ in range(2))
+    graphed = gfxgraph.graphed(fn)
+    for args in (x, y), (y, x), (x, x), (x, y):
+        assert torch.equal(graphed(*args), fn(*args))
+    assert graphed.stats().replays and not graphed.stats().fallbacks

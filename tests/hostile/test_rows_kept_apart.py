@@ -582,3 +582,87 @@ def test_an_index_that_is_the_same_in_all_rows_hides_nothing(device, name, keeps
         table.copy_(torch.rand(table.shape))
     called_with([1, 2, 3], [5, 5, 4], [0, 1, 0], [5, 3], [1, 2, 3, 0, 5], [4, 3, 2, 1, 0, 5])
     assert bool(graphed.stats().replays) == keeps_apart, graphed.stats().refused
+
+
+# ---- indices along a dimension for which the call has a mask
+
+Pick = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def mixed(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    scores = (x @ x.mT).masked_fill(~mask[:, None], torch.finfo(x.dtype).min)
+    return scores.softmax(-1) @ x
+
+
+ALONG: dict[str, tuple[bool, Pick]] = {
+    "an index that is given": (False, lambda x, mask, i: x[places(x), i]),
+    "after attention": (False, lambda x, mask, i: mixed(x, mask)[places(x), i]),
+    "the length of a mask": (False, lambda x, mask, i: x[places(x), mask.sum(1) - 1]),
+    "that, after attention": (False, lambda x, mask, i: mixed(x, mask)[places(x), mask.sum(1) - 1]),
+    "behind the padding": (
+        False,
+        lambda x, mask, i: torch.cat([x, x[:, :1] * 0], 1)[places(x), mask.sum(1)],
+    ),
+    "written": (False, lambda x, mask, i: x.index_put((places(x), i), x.new_zeros(()))),
+    "clamped": (True, lambda x, mask, i: x[places(x), (mask.sum(1) - 1).clamp(min=0)]),
+    "clamped, after attention": (
+        True,
+        lambda x, mask, i: mixed(x, mask)[places(x), (mask.sum(1) - 1).clamp(min=0)],
+    ),
+    "the last that counts": (
+        True,
+        lambda x, mask, i: x[
+            places(x), (mask * torch.arange(mask.shape[1], device=x.device)).argmax(1)
+        ],
+    ),
+    "gathered": (True, lambda x, mask, i: x.gather(1, i.abs()[:, None, None].expand(-1, 1, 2))),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+@torch.no_grad()
+def test_an_index_may_not_count_back_along_a_dimension_with_a_mask(device, name):
+    is_padded, fn = ALONG[name]
+    both = {0: "rows", 1: "seq"}
+    graphed = gfxgraph.graphed(
+        fn,
+        buckets={"rows": [4], "seq": [8]},
+        dims={"x": both, "mask": both, "i": {0: "rows"}},
+    )
+    for lengths, index in ([3, 5], [0, 1]), ([1, 4], [2, 3]), ([2, 5], [1, 1]), ([0, 3], [-2, 2]):
+        x = torch.randn(2, 5, 2, device=device)
+        counts = torch.arange(5) < torch.tensor(lengths)[:, None]
+        mask = (counts | (torch.arange(5) == 1) if "attention" in name else counts).to(device)
+        i = torch.tensor(index, device=device)
+        torch.testing.assert_close(graphed(x, mask, i), fn(x, mask, i), rtol=1e-4, atol=1e-4)
+    assert bool(graphed.stats().replays) == is_padded, graphed.stats().refused
+
+
+# ---- numbers that stand for minus infinity
+
+FAR = torch.finfo(torch.float32).min
+HIDDEN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "filled": lambda x, hidden: x.masked_fill(hidden, FAR),
+    "filled with less": lambda x, hidden: x.masked_fill(hidden, -1e9),
+    "added": lambda x, hidden: x + torch.where(hidden, FAR, 0.0),
+    "chosen": lambda x, hidden: torch.where(hidden, FAR, x),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@torch.no_grad()
+def test_a_number_far_above_the_others_hides_no_row_that_meets_others(device, name):
+    hidden = torch.tensor([False, False, False, True], device=device)
+
+    def meets(x: torch.Tensor) -> torch.Tensor:
+        shares = HIDDEN[name](x, hidden).softmax(1)
+        return torch.where(shares > 0.9, shares.mean(0), shares)
+
+    def keeps_apart(x: torch.Tensor) -> torch.Tensor:
+        return HIDDEN[name](x, hidden).softmax(1) * 2
+
+    sizes = (0.1, 0.1, 0.1, 20.0, 20.0)
+    for fn in meets, keeps_apart:
+        graphed = pool(fn)
+        agree(graphed, fn, *((torch.randn(3, 4, device=device) * size,) for size in sizes))
+        assert bool(graphed.stats().replays) == (fn is keeps_apart), graphed.stats().refused

@@ -455,3 +455,10 @@ def test_the_counts_are_in_the_report_and_its_data(device, x):
     assert data["changed"] == data["noticed"] > 30 and data["also_run"] >= 7
     text = f"It noticed {data['noticed']} of {data['changed']} changes to what it watches; "
     assert text in str(report)
+
+
+def test_a_value_with_which_eager_reads_what_nobody_wrote_accuses_no_graph(device):
+    lstm = nn.LSTM(3, 1).to(device)  # with another hidden_size, torch reads behind its tensors
+    with torch.no_grad():
+        for _ in range(4):
+            right(lstm, torch.randn(5, 3, device=device))

@@ -16,6 +16,7 @@ from torch import nn
 import gfxgraph
 from gfxgraph import BridgedCUDAGraph, verify
 from gfxgraph.errors import ArgumentError
+from gfxgraph.graph.compare import difference
 from gfxgraph.verifying.inputs import fresh
 from tests.helpers.command import gfxgraph_command, importable
 from tests.helpers.devices import region
@@ -865,6 +866,18 @@ def test_values_are_changed_where_objects_refuse_it(device, x):
 
     report = verify(Stubborn(), x)
     assert report.ok and report.graph.places.noticed >= 1 and Stubborn.scale == 2.0
+
+
+@pytest.mark.parametrize("hidden", [-1e9, torch.finfo(torch.float32).min])
+def test_scores_that_do_not_count_hide_no_error_of_the_others(device, x, hidden):
+    def scores(x, factor=2.0):
+        return torch.cat([x * factor, torch.full_like(x[:1], hidden)])
+
+    found = verify(scores, x, candidate=lambda x: scores(x, 2.01))
+    assert not found.ok and "eager gives" in str(found)
+    assert verify(scores, x, candidate=lambda x: scores(x, 2.0000002)).ok
+    assert difference(scores(x, 2.01), scores(x), True) is not None
+    assert difference(scores(x, 2.000001), scores(x), True) is None
 
 
 _WAYS = {

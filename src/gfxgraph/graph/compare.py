@@ -12,7 +12,7 @@ from ..record.journal import Judge
 from ..stats import tally
 from ..tables import counted
 
-__all__ = ["Tensors", "Tolerance", "difference", "require_equal", "rounding"]
+__all__ = ["Tensors", "Tolerance", "difference", "magnitude", "require_equal", "rounding"]
 
 Tensors: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Outputs, and what was written to tensors from outside."""
@@ -28,7 +28,10 @@ BY_DTYPE = {
     torch.float16: 1e-2,
     torch.bfloat16: 2e-2,
 }
-"""The largest error allowed, relative to the largest magnitude of the expected tensor (or 1)."""
+"""The largest error allowed, relative to the magnitude of the expected tensor (or 1)."""
+
+# Numbers so much larger than all that differ say nothing of how exact these are.
+_FAR = 100.0
 
 # Compiled code rounds at other places than eager execution: what it may differ by, in tolerances.
 _COMPILED_SLACK = 4.0
@@ -71,7 +74,7 @@ def difference(
     error, scale, in_place = torch.stack(
         [
             torch.where(placed & finite, (a - b).abs(), 0).amax().double(),
-            torch.where(finite, b.abs(), 0).amax().double(),
+            magnitude(b, a != b, least=1.0).double(),
             placed.all().double(),
         ]
     ).tolist()
@@ -79,6 +82,22 @@ def difference(
         return "NaN or infinity in other places than expected"
     limit = allowed * max(1.0, scale)
     return f"largest error {error:.3g}, allowed {limit:.3g}" if error > limit else None
+
+
+def magnitude(expected: torch.Tensor, differs: torch.Tensor, least: float = 0.0) -> torch.Tensor:
+    """The largest finite magnitude of a tensor, by which errors are judged.
+
+    Without numbers far above all that differ: with ``-1e9`` for scores that do not count, any error
+    of the others would be small.
+
+    Args:
+        expected: the tensor, on the device.
+        differs: which of its elements are not what was found.
+        least: the smallest magnitude that counts. Default 0.
+    """
+    sizes = torch.where(expected.isfinite(), expected.abs(), 0)
+    of_others = torch.where(differs, sizes, 0).amax().clamp(min=least)
+    return torch.where((sizes <= _FAR * of_others) | (of_others == 0), sizes, 0).amax()
 
 
 def require_equal(

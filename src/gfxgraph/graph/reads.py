@@ -28,12 +28,13 @@ import threading
 import types
 import typing
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..errors import CaptureError, one_line
 from ..interpose.codes import address
@@ -999,6 +1000,7 @@ class Reads(Alike):
         if item is UNKNOWN:
             self._given.hand_out_all()
             return UNKNOWN
+        self._meets(item, at)
         return self._item_of(item, at)
 
     def _delete(self, frame: _Frame, base: bytecode.Operand, key: bytecode.Operand) -> Any:
@@ -1014,8 +1016,7 @@ class Reads(Alike):
             self._ask_sizes([at])
         if raw.is_a(at, torch.Tensor):
             _tell_apart([at])
-        if address(at) in self._fresh and raw.is_a(item, dict, set, frozenset):
-            self._refuse_identity()  # a tensor has the hash of its place in memory
+        self._meets(item, at)
         self._hand_out(at, *(() if raw.is_a(item, dict) else (item,)))
         self._special(at)
         if type(at) is float and at != at:
@@ -1054,6 +1055,23 @@ class Reads(Alike):
                 value.use()
         return UNKNOWN
 
+    def _meets(self, container: Any, *others: Any) -> None:
+        """Refuse if one of these is, or holds, a static input, and another one a tensor from
+        outside: they are compared by which objects they are, or by hashes, which are places in
+        memory."""
+        given: set[int] = set()
+        known: set[int] = set()
+        for n, item in enumerate((*others, container)):
+            if n == len(others) and not given and not known:
+                return  # it may be large
+            for tensor in _tensors_within(item):
+                if address(tensor) in self._fresh:
+                    given.add(n)
+                elif self._is_state(tensor):
+                    known.add(n)
+        if any(given - {n} for n in known):
+            self._refuse_identity()
+
     def _refuse_identity(self) -> None:
         what = "asks which object an argument is, and a static input is another"
         self._given.refuse(what, self.where())
@@ -1071,6 +1089,8 @@ class Reads(Alike):
 
     def _operation(self, frame: _Frame, *bases: bytecode.Operand) -> Any:
         values = [self._value(frame, base) for base in bases]
+        if any(raw.is_a(value, set, frozenset) for value in values):
+            self._meets(*values)
         if self.answers is not None and not is_plain(values):
             self._ask_sizes(values, of_tensors=True)
         self._hand_out(*values)
@@ -1277,6 +1297,11 @@ class Reads(Alike):
         # inspect.unwrap() looks for cycles by id().
         if address(function) in _BY_ITSELF and (function is not id or not frame.is_of_inspect()):
             self._repeats.doubts += 1
+        if address(function) in _COMPARING_TWO:
+            self._meets(*(given or positional))
+        is_place = address(function) in _BY_PLACE and not frame.is_of_library()
+        if is_place and any(address(t) in self._fresh for t in _tensors_within(tuple(given))):
+            self._refuse_identity()
         if address(function) in _IDENTITY:
             _tell_apart(given or positional)
         elif address(function) in _STORING:
@@ -1393,6 +1418,10 @@ class Reads(Alike):
     def _asked_of(self, owner: Any, method: str, given: Sequence[Any], has_keywords: bool) -> bool:
         """The same, where a method in C asks an object."""
         name = f"{method}()"
+        if (method in _COMPARING and raw.is_a(owner, *_COLLECTIONS)) or (
+            method == "is_set_to" and raw.is_a(owner, torch.Tensor)
+        ):
+            self._meets(owner, *given)
         self._note_lock(owner, method)
         if method == "__subclasses__" and raw.is_a(owner, type):
             path = f"{raw.name_of(owner)}.{name}"
@@ -1476,6 +1505,8 @@ class Reads(Alike):
         self._note_lock(cls, method.__name__)
         if is_closed(_module_of(method.__func__)):
             self._may_be_written(given)
+            if raw.is_a(cls, WeakIdKeyDictionary):
+                self._meets(list(dict.__iter__(cls.data)), *given)
             self._closed_reads(cls, method.__func__, MAX_NESTED)
             self._content(cls, 1)
         if method.__func__.__globals__.get("__name__") == "threading":  # Event.is_set()
@@ -1872,6 +1903,41 @@ class Reads(Alike):
         return self._know(frame.frame.f_globals, "globals()")
 
 
+def _tensors_within(item: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors in a container, or among its keys."""
+    if raw.is_a(item, weakref.ref):
+        item = weakref.ref.__call__(item)
+    if raw.is_a(item, torch.Tensor):
+        yield item
+    cls = next((cls for cls in _COLLECTIONS if raw.is_a(item, cls)), None)
+    if cls is not None and depth < _DEEPEST:
+        for part in cls.__iter__(item):
+            yield from _tensors_within(part, depth + 1)
+
+
+_COLLECTIONS: tuple[Any, ...] = (tuple, list, dict, set, frozenset, deque)
+_DEEPEST = 3
+# Methods of these by which elements are compared.
+_COMPARING = frozenset(
+    (
+        *("get", "setdefault", "pop", "index", "count", "remove", "isdisjoint", "issubset"),
+        *("issuperset", "intersection", "difference", "union", "symmetric_difference", "discard"),
+        *("__getitem__", "__contains__", "__eq__", "__ne__", "__and__", "__or__", "__sub__"),
+        *("__xor__", "__le__", "__ge__", "__lt__", "__gt__", "__rand__", "__ror__", "__rsub__"),
+    )
+)
+_COMPARING_TWO = frozenset(
+    map(
+        address,
+        (
+            *(operator.is_, operator.is_not, operator.contains, operator.getitem),
+            *(operator.countOf, operator.indexOf, operator.and_, operator.or_, operator.sub),
+            getattr(torch._C, "_is_alias_of", operator.is_),
+        ),
+    )
+)
+
+
 def _tell_apart(values: Iterable[Any]) -> None:
     """Note that the run asks which tensors these are."""
     interceptor = current_interceptor()
@@ -1881,6 +1947,7 @@ def _tell_apart(values: Iterable[Any]) -> None:
 
 
 _IDENTITY = frozenset(map(address, (id, operator.is_, operator.is_not)))
+_BY_PLACE = frozenset(map(address, (id, hash)))
 # What tells one object, or one caller, from another that is alike.
 _BY_ITSELF = frozenset(map(address, (id, hash, sys._getframe, sys.exc_info, _exception)))
 _IN_C = frozenset(map(address, C_FUNCTIONS))

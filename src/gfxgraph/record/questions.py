@@ -114,6 +114,7 @@ _LAYOUT: dict[object, _Question] = {
     torch.Tensor.storage_offset: _Question("place", "Tensor.storage_offset()"),
     torch.Tensor.is_inference: _Question("place", "Tensor.is_inference()"),
     torch.is_inference: _Question("place", "torch.is_inference()"),
+    _attribute("_cdata").__get__: _Question("place", "Tensor._cdata"),
     torch.Tensor.is_set_to: _Question("place", "Tensor.is_set_to()"),
     torch.Tensor.is_shared: _Question("place", "Tensor.is_shared()", _is_host_memory),
     torch.Tensor.is_pinned: _Question("place", "Tensor.is_pinned()", _is_host_memory),

@@ -72,19 +72,24 @@ class Reach(UnwrappedDispatchMode):
         weights: what is known of tensors from outside, by id. Runs between which nobody writes to
             them share it.
         explains: remember where data was mixed. It takes longer.
+        along: the size of a padded dimension along which a mask says what counts, so that marked
+            data may reach all of it. Default: there is no such dimension.
 
     Attributes:
         gates: by storage: tensors from outside whose values keep marked data away from elements,
             such as a mask. Others in their place might not.
         written_outside: the place of the first write of marked data to memory from outside; "": it
             is not known.
+        misled: where an index of the data may lead to the padding, or behind it.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, weights: dict[int, Weight], explains: bool) -> None:
+    def __init__(
+        self, weights: dict[int, Weight], explains: bool, along: int | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._weights, self._explains = weights, explains
+        self._weights, self._explains, self._along = weights, explains, along
         self._name = StorageNames()
         # Storage -> which of its elements are marked, of which there is one at least.
         self._masks: dict[int, torch.Tensor] = {}
@@ -93,6 +98,7 @@ class Reach(UnwrappedDispatchMode):
         # may hold anything.
         self._static: set[int] = set()
         self._made: set[int] = set()  # in this run
+        self._by_masks: set[int] = set()  # storages that depend on a trusted argument
         self._from_zero: set[int] = set()  # storages without a negative value
         # Storage that holds no data -> the tensors from outside that it was computed from.
         self._roots: dict[int, dict[int, torch.Tensor]] = {}
@@ -101,6 +107,7 @@ class Reach(UnwrappedDispatchMode):
         self._last: dict[int, str] = {}  # storage -> what computed it
         self._kept: list[torch.Tensor] = []
         self.written_outside: str | None = None
+        self.misled: str | None = None
 
     def mark(
         self, tensor: torch.Tensor, marked: torch.Tensor | None, is_static: bool = False
@@ -123,6 +130,7 @@ class Reach(UnwrappedDispatchMode):
     def trust(self, tensor: torch.Tensor) -> None:
         """Add an argument that says what of the padding counts: a mask."""
         self._made.add(self._name(tensor))
+        self._by_masks.add(self._name(tensor))
         self._kept.append(tensor)
 
     def reached(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -163,8 +171,12 @@ class Reach(UnwrappedDispatchMode):
         decides, counts_back = at is not None and id(args[at]) in masks, False
         if is_op and id(args[0] if args else None) in masks:
             with outside_of_modes():
-                decides |= self._counts_past_padding(func, args, masks[id(args[0])])
+                leads_behind = self._counts_past_padding(func, args, masks[id(args[0])])
                 counts_back = self._counts_back(func, args, masks[id(args[0])])
+            decides |= leads_behind
+            if self.misled is None and (leads_behind or counts_back):
+                how = _COUNTS_BACK if counts_back else ", whose index may lead behind the padding,"
+                self.misled = f"{func}{how} at {users_line()}"
         pointwise = is_op and _is_pointwise(func) and not self._is_gated(func, given, masks)
         decides |= counts_back
         pointwise = pointwise and not decides
@@ -252,23 +264,23 @@ class Reach(UnwrappedDispatchMode):
         """Mark what came out of an operation."""
         self._made.update(map(self._name, op.fresh))
         given = set(map(self._name, op.given))
+        made = set(map(self._name, (*op.fresh, *op.written)))
+        if not self._by_masks.isdisjoint(given):
+            self._by_masks |= made
         if not self._data.isdisjoint(given):
-            made = set(map(self._name, (*op.fresh, *op.written)))
             carries_size = not self._static.issuperset(self._data & given)
             self._data |= made
             (self._static.difference_update if carries_size else self._static.update)(made)
         else:
-            roots = self._roots_of(op.given)
-            self._roots |= dict.fromkeys(map(self._name, (*op.fresh, *op.written)), roots)
+            self._roots |= dict.fromkeys(made, self._roots_of(op.given))
         if not op.masks:
             for t in op.written:
                 if self._name(t) in self._masks:
                     self._set(t, torch.zeros(t.shape, dtype=torch.bool, device=t.device))
             return
-        changing = {self._name(t) for t in (*op.fresh, *op.written)}
         for n, out in enumerate(op.results):
             key = self._name(out)
-            if key not in changing:
+            if key not in made:
                 continue
             mask = _together(op.masks.values(), out) if pointwise else op.mask(n, tried)
             if key not in self._masks and not bool(mask.any()):
@@ -321,7 +333,7 @@ class Reach(UnwrappedDispatchMode):
         elif name in ("aten::embedding", "aten::take"):
             dims, indices = [0], [args[1]]
             mask = mask.reshape(-1) if name == "aten::take" else mask
-        if not dims or all(t is None or self._name(t) not in self._data for t in indices):
+        if not dims or not any(t is not None and self._varies(t) for t in indices):
             return False
         along = (mask.movedim(dim, 0) for dim in dims if mask.dim())
         return any(bool((m[:-1] & ~m[1:]).any()) for m in along)
@@ -338,17 +350,24 @@ class Reach(UnwrappedDispatchMode):
         else:
             return False
         for dim, index in indices:
-            if _is_index(index) and self._name(index) in self._data and mask.dim():
+            if _is_index(index) and self._varies(index) and mask.dim():
                 along = mask.movedim(dim, 0)
-                if bool((~along[:-1] & along[1:]).any()) and not self._is_from_zero(index):
+                is_padded = len(along) == self._along and bool(along.all())
+                is_padded = is_padded or bool((~along[:-1] & along[1:]).any())
+                if is_padded and not self._is_from_zero(index):
                     return True
         return False
+
+    def _varies(self, tensor: torch.Tensor) -> bool:
+        """Whether another call may give other values here: by its data, or by its masks."""
+        key = self._name(tensor)
+        return key in self._data or key in self._by_masks
 
     def _is_from_zero(self, tensor: torch.Tensor) -> bool:
         """Whether no value of a tensor is ever negative."""
         if tensor.dtype in (torch.bool, torch.uint8) or self._name(tensor) in self._from_zero:
             return True
-        if self._name(tensor) in self._data or tensor.is_complex():
+        if self._varies(tensor) or tensor.is_complex():
             return False
         self.gates |= self._roots_of([tensor])  # as long as it holds what it holds
         return bool((tensor >= 0).all())
@@ -763,8 +782,10 @@ def _others(
         count = high - low + 1
         made = (tensor - low + 1) % count + low, (tensor - low + 1 + steps) % count + low
     else:
-        scale = 8 * _largest(tensor).double() + 1
-        other = scale * _pattern(tensor, n)
+        largest = _largest(tensor).double()
+        if not is_whole:
+            largest.clamp_(max=torch.finfo(tensor.dtype).max / 32)
+        other = (8 * largest + 1) * _pattern(tensor, n)
         # Some become zero: then counts and casts to ``bool`` show them.
         made = other, torch.where(_pattern(tensor, n + 1) < 1.5, -other, torch.zeros_like(other))
         if is_whole:
@@ -797,9 +818,12 @@ def _changed(one: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
             same &= one == other
         return ~same
     wide = torch.complex128 if one.is_complex() else torch.float64
-    allowed = _NOISE_IN_EPS.get(one.dtype, 2) * torch.finfo(one.dtype).eps
-    within, exact, is_nan = allowed * _largest(one).double(), one.to(wide), one != one
+    noise = _NOISE_IN_EPS.get(one.dtype, 2) * torch.finfo(one.dtype).eps
+    # Numbers that stand for minus infinity say nothing of how exact the others are.
+    sizes = one.abs().double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    allowed = noise * torch.maximum(sizes, torch.where(sizes < _LARGE, sizes, 0).amax())
+    exact, is_nan = one.to(wide), one != one
     for other in others:
-        near = (exact - other.to(wide)).abs() <= within
+        near = (exact - other.to(wide)).abs() <= allowed
         same &= near.logical_or_(one == other).logical_or_(is_nan & (other != other))
     return ~same

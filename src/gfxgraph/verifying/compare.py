@@ -13,7 +13,7 @@ import torch
 
 from ..call.signature import Const
 from ..graph import raw
-from ..graph.compare import BY_DTYPE
+from ..graph.compare import BY_DTYPE, magnitude
 from ..graph.places import equal
 from .report import Divergence, OutputErrors, Part
 
@@ -84,7 +84,7 @@ class Errors:
         finite = a.isfinite() & b.isfinite()
         placed = finite | (a == b) | (a.isnan() & b.isnan())
         error = torch.where(finite, (a - b).abs(), 0)
-        scale = float(torch.where(b.isfinite(), b.abs(), 0).amax()) or 1.0
+        scale = float(magnitude(b, a != b)) or 1.0
         self._max = max(self._max, float(error.amax()))
         self._sum += float(error.sum())
         self._relative = max(self._relative, float(error.amax()) / scale)

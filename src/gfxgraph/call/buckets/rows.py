@@ -309,7 +309,7 @@ class Judge:
         fn, explains = self.fn, False
 
         def followed(*args: Any, **kwargs: Any) -> str | None:
-            mode = Reach(self._weights, explains)
+            mode = Reach(self._weights, explains, bucket[name] if masked else None)
             given, _ = flatten((args, kwargs))
             with outside_of_modes():
                 for n, (leaf, dims) in enumerate(zip(given, plan, strict=True)):
@@ -325,6 +325,8 @@ class Judge:
             with outside_of_modes():
                 if mode.written_outside is not None:
                     return f"data of the padding is written outside by {mode.written_outside}"
+                if masked and mode.misled is not None:
+                    return f"an index may lead to the padding along {name!r} by {mode.misled}"
                 for n, (out, dims) in enumerate(zip(flatten(result)[0], carried, strict=True)):
                     mask = mode.reached(out)
                     if mask is None or masked or not bool(cut(mask, dims, kept).any()):
