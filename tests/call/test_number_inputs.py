@@ -274,3 +274,23 @@ def test_what_is_no_name_of_a_parameter_is_an_error(inputs, says):
 def test_compiled_code_takes_no_inputs():
     with pytest.raises(ArgumentError, match="compile"):
         gfxgraph.graphed(lambda x, s: x * s, inputs=["s"], compile=True)
+
+
+def test_a_function_between_two_graphs_may_keep_the_number():
+    kept = []
+
+    @gfxgraph.no_graph
+    def keep(number, more):
+        kept.append((number, type(number), more))
+
+    def fn(x, scale):
+        y = x * scale
+        keep(scale, {"twice": [scale * 2]})
+        return y + 1
+
+    graph, x = gfxgraph.graphed(fn, inputs=["scale"]), torch.ones(2, device=DEVICE)
+    with torch.no_grad():
+        for scale in (1, 2, 3, 4):
+            assert torch.equal(graph(x, scale), x * scale + 1)
+    assert kept == [(n, int, {"twice": [2 * n]}) for n in (1, 2, 3, 4)]
+    assert graph.stats().replays >= 2

@@ -75,6 +75,9 @@ class DeviceNumber:
         """The value, which the host waits for."""
         return self._tensor.item()
 
+    #: What a ``no_graph`` function is given.
+    value_on_host = _read
+
     def _to(self, dtype: torch.dtype) -> torch.Tensor:
         return self._tensor.to(dtype)
 

@@ -165,9 +165,11 @@ class Replay:
             if storage_key(static) in captured.written
         ]
         inputs = set(map(storage_key, static_inputs))
-        # Memory that a call's arguments may not share, because the graph writes to one of the two.
+        # Whether its arguments may share no memory, because the graph writes to one, say.
+        self._keeps_apart = bool(self.written_inputs) or captured.asks_sharing
+        # Other memory that they may not share.
         self._touched = captured.written.keys() - inputs
-        if captured.written.keys() & inputs:
+        if self._keeps_apart:
             self._touched |= captured.outside.keys()
         self._static_inputs = static_inputs
 
@@ -200,7 +202,7 @@ class Replay:
         """Whether ``leaves`` share memory with what the graph writes, or with one another."""
         return bool(
             (self._touched and self.overlaps(leaves))
-            or (self.written_inputs and shares_memory(leaves))
+            or (self._keeps_apart and shares_memory(leaves))
         )
 
     def forget(self) -> None:
@@ -219,7 +221,7 @@ class Replay:
         memory_holds, written = guard.memory_holds, _counted(captured.written)
         # A replay that changes nothing but its own outputs can be thrown away, so it may be
         # launched before it is known that every weight is still in its place.
-        look_first = bool(captured.written) or captured.draws_random_numbers
+        look_first = bool(captured.written) or captured.draws_random_numbers or self._keeps_apart
         passes_on = bool(written or write_back)
         launcher = None if look_first else _launcher(captured, graph_pool, launch)
 

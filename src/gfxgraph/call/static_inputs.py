@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ __all__ = [
     "by_storage",
     "bytes_of",
     "cloner",
+    "dense_strides",
     "first_of_each",
     "made_in",
     "make_static",
@@ -287,11 +288,35 @@ def first_of_each(leaves: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return tuple(map(ids.index, ids))
 
 
+def dense_strides(
+    leaf: torch.Tensor, shape: Sequence[int], sizes: Collection[int] = ()
+) -> tuple[int, ...]:
+    """The strides of a dense tensor, with dimensions in memory in the order of those of another.
+
+    Args:
+        leaf: the other tensor.
+        shape: of the dense one.
+        sizes: dimensions that have another size in other calls. Where ``leaf`` has one element
+            along one of them, its stride there says nothing. Default: none.
+    """
+    steps = [*(torch.empty_like(leaf, device="meta") if overlaps_itself(leaf) else leaf).stride()]
+    for dim in sorted(sizes, reverse=True):
+        if leaf.shape[dim] == 1:
+            inner = zip(leaf.shape[dim + 1 :], steps[dim + 1 :], strict=True)
+            steps[dim] = max((size * step for size, step in inner), default=1)
+    made, step = [0] * len(steps), 1
+    for dim in sorted(range(len(steps)), key=lambda n: (steps[n], leaf.shape[n] > 1, -n)):
+        made[dim], step = step, step * max(1, shape[dim])
+    return tuple(made)
+
+
 def static_strides(leaf: torch.Tensor, exactly: bool) -> tuple[int, ...] | None:
     """The strides that the static input for ``leaf`` has; ``None``: those of a contiguous one.
 
     What an operator of torch gives for a slice of rows is what it gives for a contiguous tensor.
-    It is not for one that is expanded, or permuted and sliced.
+    It is not for one that is expanded, or permuted and sliced, nor where a dimension of one element
+    lies elsewhere, as in images of one channel whose channels come last: operators lay out results
+    by its stride, which may have more elements there.
     """
     strides, in_rows = leaf.stride(), _contiguous_strides(leaf.shape)
     if strides == in_rows:
@@ -303,6 +328,7 @@ def static_strides(leaf: torch.Tensor, exactly: bool) -> tuple[int, ...] | None:
     least = 1
     for size, stride in zip(reversed(leaf.shape), reversed(strides), strict=True):
         if stride < least:
-            return None if leaf.is_contiguous() else strides
+            dense = dense_strides(leaf, leaf.shape) if leaf.is_contiguous() else strides
+            return None if dense == in_rows else dense
         least = stride * max(1, size)
     return None

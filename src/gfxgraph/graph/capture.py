@@ -763,6 +763,7 @@ def _captured(
         launch_ns=traced.launch_ns,
         stored=session.reads.may_not_be_given(),
         asks_layout=bool(recording.layout or recording.views),
+        asks_sharing=recording.sharing is not None,
         regions=[region for region in regions if storage_key(region) not in static],
         slack=rounding(recording.dtypes, device) if compiled or recording.compiles else 0.0,
         forced=frozenset(session.forced),

@@ -52,6 +52,7 @@ class CapturedGraph:
         code: compiled code that it uses, kept for as long as it lives.
         not_compiled: why code that the function has compiled is in the graph uncompiled.
         asks_layout: whether what it does depends on how its arguments lie in memory.
+        asks_sharing: whether it depends on which of its tensors share memory.
         launch_ns: nanoseconds in which the host launched a replay; 0: not timed.
         regions: what replays write outside, but for the static inputs; in the order of the first
             writes, and one may be part of another.
@@ -107,6 +108,7 @@ class CapturedGraph:
     slack: float = 0.0
     time_call: Callable[[Literal["eager", "replay"]], float] | None = None
     asks_layout: bool = False
+    asks_sharing: bool = False
     forced: frozenset[str] = frozenset()
     graft: Graft | None = None
     reached: frozenset[int] | None = frozenset()

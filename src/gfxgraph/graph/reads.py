@@ -1059,6 +1059,9 @@ class Reads(Alike):
         """Refuse if one of these is, or holds, a static input, and another one a tensor from
         outside: they are compared by which objects they are, or by hashes, which are places in
         memory."""
+        interceptor = current_interceptor()
+        if interceptor is not None and all(raw.is_a(t, torch.Tensor) for t in (container, *others)):
+            interceptor.laid_out("sharing", "whether two tensors are one")
         given: set[int] = set()
         known: set[int] = set()
         for n, item in enumerate((*others, container)):

@@ -8,6 +8,7 @@ The same goes for what takes part in a collective (``exchanges.py``).
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import threading
 import weakref
@@ -851,17 +852,33 @@ def perform(
     """
     journal = _local.journal
     if _local.inside or (journal is None and not _local.done):
-        return fn(*args, **kwargs)
+        return fn(*_with_values(args), **_with_values(kwargs))
     if inside_transform():
         if journal is not None:
             journal.note_transform(fn)
-        return fn(*args, **kwargs)
+        return fn(*_with_values(args), **_with_values(kwargs))
     if journal is None:
         return _run(fn, args, kwargs, list(tensors_in(args, kwargs)))
     if journal._left is not None:
         undefined = frozenset() if hands is None else hands.undefined
         return journal.repeated(fn, list(tensors_in(args, kwargs)), undefined)
     return journal.ran(fn, hands or _NO_HANDS, args, kwargs)
+
+
+def _with_values(item: Any) -> Any:
+    """``item`` with numbers in the place of what stands for numbers on the device: a function that
+    keeps one would find the value of a later call in it."""
+    cls = type(item)
+    if cls is tuple or cls is list:
+        parts = list(map(_with_values, item))
+        is_same = all(map(operator.is_, parts, item))
+        return item if is_same else cls(parts)
+    if cls is dict:
+        values = list(map(_with_values, item.values()))
+        is_same = all(map(operator.is_, values, item.values()))
+        return item if is_same else dict(zip(item, values, strict=True))
+    read = getattr(cls, "value_on_host", None)
+    return item if read is None else read(item)
 
 
 @contextmanager
@@ -897,7 +914,7 @@ def _run(fn: Callable[..., Any], args: Any, kwargs: Any, given: list[torch.Tenso
         _local.done.clear()
     _local.inside = True
     try:
-        return fn(*args, **kwargs)
+        return fn(*_with_values(args), **_with_values(kwargs))
     finally:
         _local.inside = False
 

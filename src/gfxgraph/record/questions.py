@@ -28,7 +28,7 @@ __all__ = [
     "of_outside",
 ]
 
-Dependence: TypeAlias = Literal["layout", "views", "place"]
+Dependence: TypeAlias = Literal["layout", "views", "place", "sharing"]
 """The property of an argument that a call depends on: its strides (``layout``), whether a view is
 possible (``views``), or its place in its storage (``place``), which a static input does not
 share."""
@@ -111,6 +111,8 @@ _LAYOUT: dict[object, _Question] = {
     torch.unflatten: _Question("views", "torch.unflatten()"),
     torch.view_as_real: _Question("views", "torch.view_as_real()"),
     torch.view_as_complex: _Question("views", "torch.view_as_complex()"),
+    # Copies of tensors that share memory share it as well.
+    torch.Tensor.__deepcopy__: _Question("sharing", "Tensor.__deepcopy__()"),
     torch.Tensor.storage_offset: _Question("place", "Tensor.storage_offset()"),
     torch.Tensor.is_inference: _Question("place", "Tensor.is_inference()"),
     torch.is_inference: _Question("place", "torch.is_inference()"),

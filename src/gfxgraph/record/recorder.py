@@ -131,6 +131,7 @@ class Recording:
         layout: the first call that asked for the strides of an argument.
         views: the first call whose effect depends on the strides: a view that not every layout has,
             a write, an argument that is returned.
+        sharing: the first call whose effect depends on which tensors share memory.
         asks_capturing: whether it asked if a capture is underway, and may take another path in one.
         unseen: returned tensors that no operation used or made.
         host_reads: storage keys of the outside tensors in the memory of the host that it read
@@ -161,6 +162,7 @@ class Recording:
     compiles: bool = False
     layout: Note | None = None
     views: Note | None = None
+    sharing: Note | None = None
     asks_capturing: bool = False
     unseen: list[torch.Tensor] = field(default_factory=list)
     host_reads: set[int] = field(default_factory=set)

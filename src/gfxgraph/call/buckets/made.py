@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from .padding import Padding, are_offsets, as_indices, cut, is_mask, layout_of, padding_value
+from .padding import Padding, are_offsets, as_indices, cut, is_mask, laid_out, padding_value
 from .sizes import Buckets, SizedCall
 
 __all__ = ["Kind", "made_like", "poisoned", "probes"]
@@ -69,7 +69,7 @@ def made_like(
             if are_offsets(leaf):
                 made = made.sort()[0]
                 made[0] = 0
-        leaves.append(made.contiguous(memory_format=layout_of(leaf)))
+        leaves.append(laid_out(made, leaf, dims))
     return call.with_tensors(leaves, dict(sizes))
 
 

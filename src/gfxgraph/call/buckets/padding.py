@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from ...errors import ArgumentError
+from ..static_inputs import dense_strides
 
 __all__ = [
     "Padding",
@@ -19,7 +20,7 @@ __all__ = [
     "dim_of",
     "fills",
     "is_mask",
-    "layout_of",
+    "laid_out",
     "pad_to",
     "padding_value",
     "piece",
@@ -88,12 +89,16 @@ def are_offsets(leaf: torch.Tensor) -> bool:
     return bool(ascending)
 
 
-def layout_of(leaf: torch.Tensor) -> torch.memory_format:
-    """Channels-last where ``leaf`` is, else contiguous."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(leaf.dim())
-    if last is None or leaf.is_contiguous() or not leaf.is_contiguous(memory_format=last):
-        return torch.contiguous_format
-    return last
+def laid_out(tensor: torch.Tensor, leaf: torch.Tensor, dims: Iterable[int]) -> torch.Tensor:
+    """``tensor``, dense, with its dimensions in memory in the order of those of an argument.
+
+    ``dims``: those of the argument that have a size of their own in each call.
+    """
+    strides = dense_strides(leaf, tensor.shape, [dim % leaf.dim() for dim in dims])
+    if tensor.stride() == strides:
+        return tensor
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def check_padding(pad: object) -> None:

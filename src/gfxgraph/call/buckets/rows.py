@@ -30,7 +30,7 @@ from ...record.other_weights import KnownWeight, OtherWeights
 from ...record.reach import Reach, Weight
 from ..signature import Spec, flatten
 from .made import Kind, made_like, poisoned, probes
-from .padding import as_indices, cut, dim_of, is_mask, layout_of, padding_value
+from .padding import as_indices, cut, dim_of, is_mask, laid_out, padding_value
 from .sizes import Buckets, SizedCall
 
 __all__ = ["Judge", "Ran", "Runner", "carried_by", "pieces_differ", "tells_apart"]
@@ -232,7 +232,7 @@ class Judge:
                 continue
             corner = cut(leaf, dims, sizes)
             fits = as_indices(self.call.leaves[n], corner, self.call.sizes, sizes)
-            parts[n] = fits.contiguous(memory_format=layout_of(leaf)) if dims else fits
+            parts[n] = laid_out(fits, leaf, dims) if dims else fits
             filled[n] = leaf
             if fits is not corner:
                 filled[n] = leaf.clone()

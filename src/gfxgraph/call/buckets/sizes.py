@@ -18,7 +18,7 @@ from ..key import Call
 from ..replay import builder
 from ..signature import Spec
 from ..static_inputs import first_of_each
-from .padding import Padding, as_indices, check_padding, cut, is_mask, layout_of, pad_to, piece
+from .padding import Padding, as_indices, check_padding, cut, is_mask, laid_out, pad_to, piece
 
 __all__ = [
     "Buckets",
@@ -214,7 +214,7 @@ class SizedCall(Call):
             if is_cut and not is_mask(self.labels[n], leaf):
                 fitted = as_indices(leaf, fitted, self.sizes, sizes)
             # All sizes get the same layout, or they would be calls of different kinds.
-            leaves.append(fitted.contiguous(memory_format=layout_of(leaf)))
+            leaves.append(laid_out(fitted, leaf, dims))
         return self.with_tensors(leaves, sizes)
 
 
