@@ -40,6 +40,7 @@ __all__ = [
     "Repeats",
     "Seen",
     "look_of",
+    "modes",
 ]
 
 _MAX_PARTS, _MAX_DEPTH = 1024, 8
@@ -247,7 +248,7 @@ class Repeats:
             with torch._C.DisableTorchFunction():
                 for at in slots:
                     parts.add(stack.value(words, at))
-                for mode in _modes():
+                for mode in modes():
                     parts.add(mode)
                 for setting in known.settings():
                     parts.add(setting)
@@ -517,7 +518,7 @@ def look_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
 _has_hooks_of_autograd: Any = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-def _modes() -> Iterator[Any]:
+def modes() -> Iterator[Any]:
     """What is told of each function of torch and of each operator; ours are always there."""
     in_c: Any = torch._C
     for count, at in (

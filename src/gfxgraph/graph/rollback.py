@@ -6,7 +6,11 @@ more. What such a run changes outside is put back: memory, Python objects, rando
 
 from __future__ import annotations
 
+import contextvars
+import gc
 import logging
+import operator
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,9 +34,10 @@ from .containers import Container
 from .host_state import HostState
 from .locks import LOCK, inside_gfxgraph, is_only_thread
 from .reads import Reads
+from .repeats import modes
 from .state import PythonState
 from .stores import Stores
-from .torch_settings import MODES
+from .torch_settings import MODES, SETTINGS, Setting
 
 __all__ = ["Modes", "Snapshot", "only_computes", "run_and_roll_back"]
 
@@ -232,6 +237,101 @@ class Modes:
             if mode.read() != value:
                 mode.write(value)
                 self.changed.append(mode.name)
+
+
+class Around:
+    """What is around a ``no_graph`` function, and would be another thing in a replay.
+
+    Args:
+        python: the state of Python before the run.
+
+    Attributes:
+        reads: what the run has read; ``None``: that is not recorded.
+    """
+
+    def __init__(self, python: PythonState) -> None:
+        self._python = python
+        self.reads: Reads | None = None
+        self._settings = [(one, one.read()) for one in (*SETTINGS, *MODES) if not _is_entered(one)]
+        self._context, self._modes = _context(), [*modes()]
+        self._other_modes = False
+        self._given: list[tuple[str, Any, list[Any]]] = []
+        self._why = ""
+
+    def met(self) -> None:
+        """Note whether other modes of torch are on."""
+        now = [*modes()]
+        is_same = len(now) == len(self._modes) and all(map(operator.is_, now, self._modes))
+        self._other_modes |= not is_same
+
+    def begins(self, what: str, given: Any) -> None:
+        """Note what has changed until the function ``what`` runs, and what it is given."""
+        names = [*self._python.changes(), *(self.reads.changes() if self.reads else [])]
+        names += [one.name for one, value in self._settings if one.read() != value]
+        now = _context()
+        others = [
+            one for one in {*now, *self._context} if now.get(one) is not self._context.get(one)
+        ]
+        names += [f"the context variable {one.name}" for one in others]
+        names += ["which modes of torch are on"] if self._other_modes else []
+        made = [leaf for leaf in pytree.tree_leaves(given) if self._is_made(leaf)]
+        if names:
+            self._why = self._why or (
+                f"{some(list(dict.fromkeys(names)))} changes for a while, in which {what}, which "
+                "is marked no_graph, runs: a replay does not change it. Give the function what it "
+                "needs as an argument."
+            )
+        elif made:
+            self._why = self._why or (
+                f"{what}, which is marked no_graph, is given a {type(made[0]).__qualname__} that "
+                "the call makes: it would get the same one in each replay. Give it tensors, "
+                "numbers, lists and dicts."
+            )
+
+    def _is_made(self, leaf: Any) -> bool:
+        if isinstance(leaf, torch.Tensor) or hasattr(type(leaf), "value_on_host"):
+            return False
+        is_made = self.reads is not None and gc.is_tracked(leaf) and self.reads.is_made(leaf)
+        return is_made or hasattr(type(leaf), "__next__")
+
+    def ends(self, what: str, result: Any) -> None:
+        """Note what containers the function ``what`` has given."""
+
+        def is_noted(node: Any) -> bool:
+            if raw.is_a(node, *_CONTAINERS):
+                self._given.append((what, node, raw.contents(node)))
+            return False
+
+        pytree.tree_leaves(result, is_leaf=is_noted)
+
+    def refuse(self) -> None:
+        """Raise if a replay would not be the same.
+
+        Raises:
+            CaptureError: it would not.
+        """
+        for what, container, before in self._given:
+            now = raw.contents(container)
+            pairs = zip(now, before, strict=False)
+            if len(now) != len(before) or not all(a[1] is b[1] for a, b in pairs):
+                self._why = self._why or (
+                    f"the call changes the {type(container).__name__} that {what}, which is marked "
+                    "no_graph, gives: a replay would not. Let the function return a tuple."
+                )
+        if self._why:
+            raise CaptureError(self._why)
+
+
+_CONTAINERS = (list, dict, set, deque)
+
+
+def _context() -> dict[contextvars.ContextVar[Any], Any]:
+    return dict(contextvars.copy_context().items())
+
+
+def _is_entered(setting: Setting) -> bool:
+    """Whether each replay enters it around a ``no_graph`` function."""
+    return "grad_enabled" in setting.name or "autocast" in setting.name
 
 
 @contextmanager

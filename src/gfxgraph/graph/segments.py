@@ -21,6 +21,7 @@ from ..interpose.codes import address
 from ..interpose.source import Source
 from ..record.effects import tensors_in
 from ..record.exchanges import DONE, Progress
+from ..record.handed import is_size
 from ..record.interceptor import Point
 from ..record.recorder import Event, Same
 from .native import NativeGraph
@@ -164,10 +165,12 @@ def outcome(result: Any, places: list[int]) -> Any:
         return type(result), result
     if isinstance(result, torch.Tensor):
         return torch.Tensor, _outcome_of_leaf(result), _index_in(places, result)
-    leaves, spec = pytree.tree_flatten(result)
+    leaves, spec = pytree.tree_flatten(result, is_leaf=is_size)
+    found = spec, *map(_outcome_of_leaf, leaves)
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        return (spec, *map(_outcome_of_leaf, leaves))
-    return (spec, *map(_outcome_of_leaf, leaves), *(_index_in(places, leaf) for leaf in leaves))
+        return found
+    same = tuple(map([*map(id, leaves)].index, map(id, leaves)))
+    return (*found, *(_index_in(places, leaf) for leaf in leaves), same)
 
 
 def places_of(given: Any) -> list[int]:
@@ -193,6 +196,8 @@ def _outcome_of_leaf(leaf: Any) -> Any:
         return type(leaf), str(leaf.dtype), leaf.shape, leaf.tobytes()
     if isinstance(leaf, (float, complex)):  # by bits: 0.0 is not -0.0, and there are many NaNs
         return type(leaf), struct.pack("dd", leaf.real, leaf.imag)
+    if type(leaf) is range:
+        return range, leaf.start, leaf.stop, leaf.step
     if isinstance(leaf, Progress):  # each run has one of its own for the same work
         return type(leaf)
     try:

@@ -44,7 +44,7 @@ from .lowering import Lowering, Ways
 from .native import NativeGraph
 from .pool import GraphPool
 from .reads import Reads
-from .rollback import Snapshot
+from .rollback import Around, Snapshot
 from .segments import Graft, Segment, run
 from .static_objects import StaticObjects
 from .torch_settings import around_autograd
@@ -277,6 +277,7 @@ class CaptureSession:
         """
         recorder, host = self._recorder(), self.before.host
         recording = recorder.recording
+        between = recorder.around = Around(self.before.python)
         if with_reads:
             fresh = (*self.inputs, *self.given)
             sizes = Answers() if answers is None else answers
@@ -288,6 +289,7 @@ class CaptureSession:
                 self.reads.passages = Passages(recorder)
             self.reads.closed, self.reads.answers = self.before.python.closed, answers
             self.reads.older = self.before.python.addresses()
+            between.reads = self.reads
         elif self.before.python.stores is not None:
             self.before.python.stores.meet_all()
         host.begin()
@@ -335,6 +337,7 @@ class CaptureSession:
             lift.take_out(self.reads.places)
         if with_reads:
             self.reads.settle()
+        between.refuse()
         recording.unseen = [t for t in outputs if not recorder.has_seen(t)]
         inputs = set(map(storage_key, self.inputs))
         if any(storage_key(output) in inputs for output in outputs):

@@ -19,7 +19,7 @@ from ..errors import CaptureError
 from ..interpose.source import Source, users_line
 from ..record.effects import storage_key, tensors_in
 from ..record.exchanges import Progress
-from ..record.handed import Hands, Origin
+from ..record.handed import Hands, Origin, is_size
 from ..record.interceptor import Interceptor, Point
 from ..record.journal import perform
 from ..record.recorder import Event, Same
@@ -217,7 +217,7 @@ class Tracer(Interceptor):
                 return value.clone()  # of the device: through our dispatch mode
             return value.copy() if type(value).__module__ == "numpy" else value
 
-        return pytree.tree_map(copy, event.result)
+        return pytree.tree_map(copy, event.result, is_leaf=is_size)
 
     def _break(
         self, event: Event, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -330,9 +330,12 @@ class Tracer(Interceptor):
             hands.origins[id(fixed)] = origin
             return fixed
 
-        nodes, spec = pytree.tree_flatten(tree, is_leaf=lambda node: id(node) in ways)
+        def is_leaf(node: Any) -> bool:
+            return id(node) in ways or is_size(node)
+
+        nodes, spec = pytree.tree_flatten(tree, is_leaf=is_leaf)
         for n, node in enumerate(nodes):
-            nodes[n] = pytree.tree_map_only(torch.Tensor, fix, node)
+            nodes[n] = pytree.tree_map_only(torch.Tensor, fix, node, is_leaf=is_size)
             if id(node) in ways:
                 hands.origins[id(nodes[n])] = Origin("container", ways[id(node)])
         return pytree.tree_unflatten(nodes, spec), hands
@@ -381,7 +384,7 @@ def _handed_out(result: Any, given: list[torch.Tensor]) -> Any:
             return given[value.position]
         return value.detach() if isinstance(value, torch.Tensor) else value
 
-    return pytree.tree_map(hand_out, result)
+    return pytree.tree_map(hand_out, result, is_leaf=is_size)
 
 
 _READ: dict[str, Callable[..., Any]] = {

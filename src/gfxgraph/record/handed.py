@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 
 from .effects import storage_key
 
-__all__ = ["Caller", "Hands", "Origin", "hand_out"]
+__all__ = ["Caller", "Hands", "Origin", "hand_out", "is_size"]
 
 
 class Origin(NamedTuple):
@@ -182,6 +182,8 @@ def hand_out(
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def is_found(node: Any) -> bool:
+        if is_size(node):
+            return True
         origin = hands.origins.get(id(node))
         if origin is not None and id(node) not in found:
             found[id(node)] = caller.find(origin, node)
@@ -194,6 +196,11 @@ def hand_out(
     pairs = [(found[number], node) for number, node in fixed.items()]
     own = [node if found.get(id(node)) is None else found[id(node)] for node in nodes]
     return pytree.tree_unflatten(own, spec), pairs
+
+
+def is_size(node: Any) -> bool:
+    """Whether it is a ``torch.Size``, of which pytrees would make a tuple."""
+    return type(node) is torch.Size
 
 
 def _copies(fixed: list[torch.Tensor], caller: Caller) -> list[torch.Tensor]:

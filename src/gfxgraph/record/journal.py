@@ -26,7 +26,7 @@ from ..device.overrides import WithoutModes
 from ..errors import CaptureError
 from .effects import Same, StorageNames, storage_key, tensors_in
 from .exchanges import DONE, Exchange, Progress
-from .handed import Caller, Hands, Plain, hand_out
+from .handed import Caller, Hands, Plain, hand_out, is_size
 from .mutations import Mutations
 
 __all__ = [
@@ -192,10 +192,12 @@ class _Call:
             return _view_like(value, self.own, given) if same is None else given[same.position]
 
         if self.mutations is not None:
-            self.mutations.repeat(args, lambda tree: pytree.tree_map(hand_out, tree))
+            self.mutations.repeat(
+                args, lambda tree: pytree.tree_map(hand_out, tree, is_leaf=is_size)
+            )
         if self.error is not None:
             raise self.error
-        return pytree.tree_map(hand_out, self.result)
+        return pytree.tree_map(hand_out, self.result, is_leaf=is_size)
 
 
 class _Local(threading.local):
@@ -456,7 +458,7 @@ class Journal:
             self._reached |= effects.keeps.keys() | effects.kept
             after = dict(enumerate(map(_copy, given)))
             self._last_given.append(before)
-            kept = pytree.tree_map(keep, result)
+            kept = pytree.tree_map(keep, result, is_leaf=is_size)
             new = [t for t in tensors_in(result) if Same.of(t, given) is None]
             views = _share_memory(new, given)
             call = _Call(fn, before, after, kept, None, self._states(), views, error, effects)
@@ -513,7 +515,7 @@ class Journal:
                 if isinstance(result, torch.Tensor):
                     call.result = keep(result)
                 else:
-                    call.result = pytree.tree_map_only(torch.Tensor, keep, result)
+                    call.result = pytree.tree_map_only(torch.Tensor, keep, result, is_leaf=is_size)
         except torch.OutOfMemoryError as error:
             # A run that goes on after it raises that, since it has not what came out.
             call.error = error
@@ -638,7 +640,7 @@ class Journal:
             found = caller.fixed(tensor) if found is None else found
             return tensor if found is None else found
 
-        return pytree.tree_map_only(torch.Tensor, exchange, result)
+        return pytree.tree_map_only(torch.Tensor, exchange, result, is_leaf=is_size)
 
     def _ran_plainly(
         self, fn: Callable[..., Any], hands: Hands, plain: Plain, caller: Caller
@@ -688,7 +690,11 @@ class Journal:
             found = caller.fixed(tensor) if found is None else found
             return tensor if found is None else found
 
-        return exchange(result) if is_one else pytree.tree_map_only(torch.Tensor, exchange, result)
+        return (
+            exchange(result)
+            if is_one
+            else pytree.tree_map_only(torch.Tensor, exchange, result, is_leaf=is_size)
+        )
 
     def _preserve(self, fixed: list[torch.Tensor], caller: Caller) -> None:
         """Keep what earlier functions have left in copies that are filled anew now."""

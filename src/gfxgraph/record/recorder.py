@@ -24,6 +24,7 @@ from .effects import Same, UndoLog, tensors_in
 from .exchanges import Collective
 from .explain import explain
 from .gradients import backward_passes, newest_node, reached
+from .handed import is_size
 from .interceptor import Interceptor, Point, draws
 from .questions import Dependence
 from .storages import is_whole
@@ -203,6 +204,19 @@ class Generators(Protocol):
     def drew(self, repeats: bool) -> None: ...
 
 
+class Looks(Protocol):
+    """Looks at what is around a ``no_graph`` function."""
+
+    def met(self) -> None:
+        """It is about to run, under the modes of the program."""
+
+    def begins(self, what: str, given: Any) -> None:
+        """It is about to run."""
+
+    def ends(self, what: str, result: Any) -> None:
+        """It has run."""
+
+
 class Recorder(Interceptor):
     """Runs everything and records it.
 
@@ -236,6 +250,8 @@ class Recorder(Interceptor):
         **options: Any,
     ) -> None:
         super().__init__(device_type, inputs, **options)
+        #: Looks at what a ``no_graph`` function finds, is given and gives.
+        self.around: Looks | None = None
         self.may_decide_on_device, self._is_tried = may_decide_on_device, is_tried
         #: Tensors that were written since a trial began; ``None``: there is none.
         self._written_on_trial: list[torch.Tensor] | None = None
@@ -381,7 +397,8 @@ class Recorder(Interceptor):
         found = self.recording
         return (
             *(len(found.events), len(found.writes), sum(found.notes.values()), found.draws),
-            *(found.refused, found.autograd, found.differentiates, found.layout, found.views),
+            *(found.refused, found.autograd, found.differentiates),
+            *(found.layout, found.views, found.sharing),
             *(found.asks_capturing, len(found.leaves), len(found.host_reads)),
             *(len(found.decisions), found.decided_at, len(found.collectives)),
             *(len(self._held), len(self._moved), self._was_lent, self.data_reads),
@@ -450,6 +467,20 @@ class Recorder(Interceptor):
             self._newest_before = -1
         self.recording.autograd = self.recording.differentiates = True
         self._differentiated_at = self._differentiated_at or users_line()
+
+    def user_call(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Look at what it finds, is given and gives."""
+        around = self.around
+        if around is None or self.quiet:
+            return super().user_call(fn, args, kwargs)
+        what = f"{getattr(fn, '__qualname__', repr(fn))}()"
+        around.met()
+        with self.unseen():  # which takes modes off
+            around.begins(what, (args, kwargs))
+        result = super().user_call(fn, args, kwargs)
+        with self.unseen():
+            around.ends(what, result)
+        return result
 
     def event(
         self, point: Point, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -750,7 +781,11 @@ def _kept(result: Any, given: list[torch.Tensor]) -> Any:
             return value.copy() if type(value).__module__ == "numpy" else value
         return Same.of(value, given) or value.detach().clone()
 
-    return keep(result) if isinstance(result, torch.Tensor) else pytree.tree_map(keep, result)
+    return (
+        keep(result)
+        if isinstance(result, torch.Tensor)
+        else pytree.tree_map(keep, result, is_leaf=is_size)
+    )
 
 
 def _same(ours: Any, theirs: Any) -> bool:
