@@ -195,7 +195,7 @@ class State:
         self.h, self.n = torch.zeros(2, device=device), 0
 
 
-@case("runs in the middle of a call that stores something")
+@case("runs in the middle of a call that changes something")
 def reads_what_the_call_has_stored(device):
     state = State(device)
 
@@ -210,7 +210,7 @@ def reads_what_the_call_has_stored(device):
     return fn
 
 
-@case("runs in the middle of a call that stores something")
+@case("runs in the middle of a call that changes something")
 def rebinds_once_what_the_call_stores(device):
     state, calls = State(device), [0]
 
@@ -245,7 +245,7 @@ def writes_in_place_to_what_the_call_stores(device):
     return fn
 
 
-@case("runs in the middle of a call that stores something")
+@case("runs in the middle of a call that changes something")
 def is_given_a_counter(device):
     state, log = State(device), State(device)
 

@@ -277,9 +277,9 @@ class Around:
         made = [leaf for leaf in pytree.tree_leaves(given) if self._is_made(leaf)]
         if names:
             self._why = self._why or (
-                f"{some(list(dict.fromkeys(names)))} changes for a while, in which {what}, which "
-                "is marked no_graph, runs: a replay does not change it. Give the function what it "
-                "needs as an argument."
+                f"{what}, which is marked no_graph, runs in the middle of a call that changes "
+                f"something: {some(list(dict.fromkeys(names)))}. A replay would change it only "
+                "after that, or not at all. Give the function what it needs as an argument."
             )
         elif made:
             self._why = self._why or (
