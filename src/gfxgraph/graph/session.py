@@ -329,6 +329,7 @@ class CaptureSession:
                     f"way in a capture, which fails: {users_line_of(error)}: {one_line(error)}"
                 ) from error
             finally:
+                recorder.around = None  # else both would hold each other
                 if with_reads:
                     self.target.objects.take_out(self.reads.places)
         host.end()

@@ -28,6 +28,11 @@ def no_graph(fn: F) -> F:
     list that it is given or an attribute that the rest of the function can read, no graph after it
     would see: then the function around it runs eagerly and says why. Let it return such values.
 
+    A replay changes nothing in Python before it runs. So the function around it also runs eagerly
+    if it changes something for a while, in which ``fn`` runs (an attribute, a setting, a mode of
+    torch), if it gives ``fn`` an object that it makes, other than tensors, numbers, tuples, lists
+    and dicts, or if it changes a list or a dict that ``fn`` returns.
+
     Args:
         fn: the function.
 
