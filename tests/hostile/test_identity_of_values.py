@@ -222,7 +222,7 @@ ASKED: dict[str, Callable[[Outside, torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("is_known", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ASKED)
 @torch.no_grad()
 def test_which_tensor_an_argument_is_no_graph_can_tell(device, name, is_known):

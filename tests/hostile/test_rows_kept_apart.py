@@ -551,9 +551,18 @@ MEETING: dict[str, Callable[[torch.Tensor, torch.Tensor, Tables], torch.Tensor]]
 }
 
 
-@pytest.mark.parametrize("pad", ["last", pytest.param("zero", marks=pytest.mark.long)])
+QUICK = "one hot", "a sum of embeddings", "between dimensions"
+
+
 @pytest.mark.parametrize(
-    ("name", "keeps_apart"), [*((n, True) for n in INDEXED), *((n, False) for n in MEETING)]
+    ("name", "keeps_apart", "pad"),
+    [
+        pytest.param(name, kept, pad, marks=() if is_quick else pytest.mark.long)
+        for cases, kept in ((INDEXED, True), (MEETING, False))
+        for name in cases
+        for pad in ("last", "zero")
+        for is_quick in [pad == "last" and (name in QUICK or (not kept and len(name) < 9))]
+    ],
 )
 @torch.no_grad()
 def test_an_index_that_is_the_same_in_all_rows_hides_nothing(device, name, keeps_apart, pad):
