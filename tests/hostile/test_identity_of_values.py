@@ -254,3 +254,25 @@ def test_which_of_its_arguments_is_which_a_graph_can_tell(device):
     for args in (x, y), (y, x), (x, x), (x, y):
         assert torch.equal(graphed(*args), fn(*args))
     assert graphed.stats().replays and not graphed.stats().fallbacks
+
+
+LOOKED_UP: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "a subscript": lambda table, i: table[i],
+    "with a slice": lambda table, i: table[i, 1:],
+    "getitem": lambda table, i: operator.getitem(table, i),
+    "a comparison": lambda table, i: (table[:2, 0] == i) * 1.0,
+    "both": lambda table, i: table[i] @ table[(i, slice(None))].mT,
+    "in a list": lambda table, i: [table, table * 2][1][i],
+    "sums": lambda table, i: sum([table[i], table[i] * 2]),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+@torch.no_grad()
+def test_rows_of_a_table_are_no_question_of_identity(device, name):
+    table, fn = torch.randn(5, 3, device=device), LOOKED_UP[name]
+    graphed = gfxgraph.graphed(lambda i: fn(table, i))
+    for index in [0, 1], [0, 1], [4, 2], [3, 3]:
+        i = torch.tensor(index, device=device)
+        assert torch.equal(graphed(i), fn(table, i))
+    assert graphed.stats().replays == 3 and not graphed.stats().fallbacks

@@ -1055,13 +1055,19 @@ class Reads(Alike):
                 value.use()
         return UNKNOWN
 
-    def _meets(self, container: Any, *others: Any) -> None:
-        """Refuse if one of these is, or holds, a static input, and another one a tensor from
-        outside: they are compared by which objects they are, or by hashes, which are places in
-        memory."""
+    def _are_one(self, *values: Any) -> None:
+        """It is asked which tensors these are, or which share memory."""
         interceptor = current_interceptor()
-        if interceptor is not None and all(raw.is_a(t, torch.Tensor) for t in (container, *others)):
+        if interceptor is not None and all(raw.is_a(value, torch.Tensor) for value in values):
             interceptor.laid_out("sharing", "whether two tensors are one")
+        self._meets(list(values[:1]), *values[1:])
+
+    def _meets(self, container: Any, *others: Any) -> None:
+        """Refuse if a collection is compared with one of these, and one of both is or holds a
+        static input, the other one a tensor from outside: by which objects they are, or by hashes,
+        which are places in memory."""
+        if not raw.is_a(container, *_COLLECTIONS):
+            return
         given: set[int] = set()
         known: set[int] = set()
         for n, item in enumerate((*others, container)):
@@ -1302,6 +1308,8 @@ class Reads(Alike):
             self._repeats.doubts += 1
         if address(function) in _COMPARING_TWO:
             self._meets(*(given or positional))
+        elif address(function) in _TELLING_ONE:
+            self._are_one(*(given or positional))
         is_place = address(function) in _BY_PLACE and not frame.is_of_library()
         if is_place and any(address(t) in self._fresh for t in _tensors_within(tuple(given))):
             self._refuse_identity()
@@ -1421,10 +1429,10 @@ class Reads(Alike):
     def _asked_of(self, owner: Any, method: str, given: Sequence[Any], has_keywords: bool) -> bool:
         """The same, where a method in C asks an object."""
         name = f"{method}()"
-        if (method in _COMPARING and raw.is_a(owner, *_COLLECTIONS)) or (
-            method == "is_set_to" and raw.is_a(owner, torch.Tensor)
-        ):
+        if method in _COMPARING:
             self._meets(owner, *given)
+        elif method == "is_set_to" and raw.is_a(owner, torch.Tensor):
+            self._are_one(owner, *given)
         self._note_lock(owner, method)
         if method == "__subclasses__" and raw.is_a(owner, type):
             path = f"{raw.name_of(owner)}.{name}"
@@ -1933,10 +1941,15 @@ _COMPARING_TWO = frozenset(
     map(
         address,
         (
-            *(operator.is_, operator.is_not, operator.contains, operator.getitem),
-            *(operator.countOf, operator.indexOf, operator.and_, operator.or_, operator.sub),
-            getattr(torch._C, "_is_alias_of", operator.is_),
+            *(operator.contains, operator.getitem, operator.countOf, operator.indexOf),
+            *(operator.and_, operator.or_, operator.sub),
         ),
+    )
+)
+_TELLING_ONE = frozenset(
+    map(
+        address,
+        (operator.is_, operator.is_not, getattr(torch._C, "_is_alias_of", operator.is_)),
     )
 )
 
