@@ -214,7 +214,7 @@ _DISAGREE = {
         "value_read_becomes_list_position value_read_becomes_state writes_in_a_data_loop"
     ),
     "which object an argument is": (
-        "item_read_by_id_h kept_input_compared_by_identity same_input_each_time"
+        "item_read_by_id_h kept_input_compared_by_identity late_id_by_data same_input_each_time"
     ),
     "a later call differs": (
         "result_type_alternates ring_buffer_in_list stop_flag_after_count training_flag_toggled"
