@@ -214,6 +214,10 @@ RESULTS: dict[str, tuple[list[Callable[[torch.Tensor], Any]], Callable[..., Any]
         [lambda x: range(0, 3, 2), lambda x: range(0, 4, 2)],
         lambda x, v: x * v.stop,
     ),
+    "decimals with as much in them": (
+        [lambda x: decimal.Decimal("1.0"), lambda x: decimal.Decimal("1.00")],
+        lambda x, v: x * len(str(v)),
+    ),
     "one tensor twice": (
         [lambda x: (x + 1, x + 1), lambda x: (x + 1,) * 2],
         lambda x, v: x * (1 if v[0] is v[1] else 2),

@@ -240,7 +240,7 @@ class Modes:
 
 
 class Around:
-    """What is around a ``no_graph`` function, and would be another thing in a replay.
+    """Finds what a ``no_graph`` function sees in the recorded run and would not see in a replay.
 
     Args:
         python: the state of Python before the run.

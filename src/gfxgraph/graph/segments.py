@@ -24,6 +24,7 @@ from ..record.exchanges import DONE, Progress
 from ..record.handed import is_size
 from ..record.interceptor import Point
 from ..record.recorder import Event, Same
+from . import raw
 from .native import NativeGraph
 
 __all__ = ["Done", "Graft", "Segment", "Step", "outcome", "places_of", "run"]
@@ -196,15 +197,18 @@ def _outcome_of_leaf(leaf: Any) -> Any:
         return type(leaf), str(leaf.dtype), leaf.shape, leaf.tobytes()
     if isinstance(leaf, (float, complex)):  # by bits: 0.0 is not -0.0, and there are many NaNs
         return type(leaf), struct.pack("dd", leaf.real, leaf.imag)
-    if type(leaf) is range:
-        return range, leaf.start, leaf.stop, leaf.step
     if isinstance(leaf, Progress):  # each run has one of its own for the same work
         return type(leaf)
     try:
         hash(leaf)
     except TypeError:
         return type(leaf), address(leaf)
-    return type(leaf), leaf
+    if type(leaf) in _BY_VALUE or raw.is_mutable(type(leaf)):
+        return type(leaf), leaf
+    return type(leaf), leaf, repr(leaf)  # equal ranges and decimals may differ in their parts
+
+
+_BY_VALUE = frozenset((str, bytes, int, bool, type(None), torch.dtype, torch.device))
 
 
 def _bind(bound: list[torch.Tensor | None], result: Any) -> None:
