@@ -92,6 +92,21 @@ READ: dict[str, Callable[[Any, Any], Any]] = {
     "half": lambda x, s: x.half() > s * 1e9,
 }
 ALL = BOTH | FLOATS | READ
+# Functions that look at an index while they find out what they were given.
+SIZES: dict[str, Callable[[Any, Any], Any]] = {
+    "flip": lambda x, n: x.flip(n - 1),
+    "reshape": lambda x, n: x.reshape(n, -1),
+    "split": lambda x, n: x.split(n)[0],
+    "pad": lambda x, n: nn.functional.pad(x, (n, 0)),
+    "topk": lambda x, n: x.topk(n).values,
+    "repeat": lambda x, n: x.repeat(n, 1),
+    "narrow": lambda x, n: x.narrow(0, n, 1),
+    "item": lambda x, n: x[n],
+    "slice": lambda x, n: x[:n],
+    "broadcast": lambda x, n: x[None].broadcast_to(n, 4, 3),
+    "arange": lambda x, n: x[:1] + torch.arange(n, device=x.device)[:1],
+    "complex": lambda x, n: x * complex(n, 1),
+}
 
 
 def same(got: torch.Tensor, want: torch.Tensor) -> bool:
@@ -139,6 +154,30 @@ def test_whole_numbers_as_well(name, dtype):
 def test_a_value_that_python_needs_is_read(name):
     stats = agree(named(READ[name]), VALUES[:3], torch.float32)
     assert stats.replays or stats.fallbacks
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_number_that_is_a_size_or_an_index_is_read_and_branches(name):
+    graph = gfxgraph.graphed(named(SIZES[name]), inputs=["s"])
+    for value in (1, 2, 1, 2):
+        x = torch.randn(4, 3, device=DEVICE)
+        assert same(graph(x, value), SIZES[name](x, value))
+    assert graph.stats().replays == 2, graph.stats().refused
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [torch.roll, torch.sum, lambda x, n: x.new_zeros(n, 2), lambda x, n: x[None].expand(n, -1, -1)],
+)
+def test_a_function_that_takes_a_list_or_a_plain_number_is_named_by_its_line(compute):
+    def fn(x: torch.Tensor, s: int) -> torch.Tensor:
+        return compute(x, s)
+
+    graph = gfxgraph.graphed(fn, inputs=["s"])
+    x = torch.randn(4, 3, device=DEVICE)
+    assert torch.equal(graph(x, 1), fn(x, 1))
+    (reason,) = graph.stats().refused.values()
+    assert "takes plain numbers alone" in reason and "number_inputs.py:" in reason
 
 
 @pytest.mark.parametrize("name", ALL)

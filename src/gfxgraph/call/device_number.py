@@ -47,7 +47,7 @@ class DeviceNumber:
         bound: no value of it has a larger magnitude.
     """
 
-    __slots__ = ("_bound", "_tensor", "_type")
+    __slots__ = ("_bound", "_known", "_tensor", "_type")
     #: Who asks for its type is refused: that would be another than in eager execution.
     _stands_in = True
     # NumPy leaves what is to be computed to us: a float has no dtype there.
@@ -57,6 +57,7 @@ class DeviceNumber:
         self._tensor = tensor
         self._type: type = float if tensor.dtype == torch.float64 else int
         self._bound = LARGEST[self._type] if bound is None else bound
+        self._known: Any = None
 
     # isinstance(scale, float) asks for this.
     __class__ = property(lambda self: self._type)
@@ -72,11 +73,21 @@ class DeviceNumber:
         return func(*_values(args), **_values(kwargs or {}))
 
     def _read(self) -> Any:
-        """The value, which the host waits for."""
+        """The value, which the host waits for, once in a run.
+
+        Functions of torch ask for an index whenever they look at their arguments, and that may be
+        more often in a capture than in the run before.
+        """
+        if self._known is None:
+            self._known = self.value_on_host()
+        return self._known
+
+    def value_on_host(self) -> Any:
+        """The value of now, which a ``no_graph`` function is given in each replay."""
         return self._tensor.item()
 
-    #: What a ``no_graph`` function is given.
-    value_on_host = _read
+    def __complex__(self) -> complex:
+        return complex(self._read())
 
     def _to(self, dtype: torch.dtype) -> torch.Tensor:
         return self._tensor.to(dtype)
@@ -238,7 +249,7 @@ for _name in ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"):
     setattr(DeviceNumber, _name, _compared(_name))
 for _name in (
     *("__str__", "__repr__", "__format__"),
-    *("__float__", "__int__", "__index__", "__complex__"),
+    *("__float__", "__int__", "__index__"),
     *("__trunc__", "__floor__", "__ceil__", "__round__", "__invert__"),
 ):
     setattr(DeviceNumber, _name, _reading(_name))

@@ -18,7 +18,7 @@ from ..device import current_device
 from ..errors import ArgumentError, CaptureError
 from ..graph.locks import is_inside_gfxgraph
 from ..interpose.signatures import signature_of
-from ..interpose.source import name_of
+from ..interpose.source import name_of, users_line_of
 from .device_number import LARGEST, DeviceNumber, on_device, taken_by_constructors
 from .dispatch import Dispatcher
 from .entry import Entry, Refusal
@@ -42,6 +42,13 @@ def check_inputs(fn: Callable[..., Any], names: Sequence[str]) -> None:
                 f"graphed(inputs=...) names the argument {name!r}, which {name_of(fn)} does not "
                 f"have: expected {', '.join(map(repr, parameters)) or 'none'}."
             )
+
+
+# torch.roll(x, n) takes it for a number, and then asserts that it is a list. x.expand(n, -1) counts
+# its arguments.
+_REFUSING = re.compile(
+    rf"{DeviceNumber.__name__}|python_arg_parser|^\w+\(\) takes \d+ positional arguments? but"
+)
 
 
 class _Given(NamedTuple):
@@ -79,8 +86,8 @@ class _WithNumbers:
         with taken_by_constructors():
             try:
                 return self.__wrapped__(*given, **named)
-            except TypeError as error:
-                if DeviceNumber.__name__ in str(error):
+            except (TypeError, RuntimeError) as error:
+                if _REFUSING.search(str(error)):
                     raise _not_taken(error) from error
                 raise
 
@@ -91,11 +98,12 @@ class _WithNumbers:
         return DeviceNumber(value.value) if known is None else known[1]
 
 
-def _not_taken(error: TypeError) -> CaptureError:
+def _not_taken(error: TypeError | RuntimeError) -> CaptureError:
     called = re.match(r"[\w.]+\(\)", str(error))
     return CaptureError(
-        f"{called[0] if called else 'a function'} of torch {torch.__version__} takes plain numbers "
-        "alone, and a number that is an input is none: leave it out of inputs=[...]"
+        f"{users_line_of(error)}: {called[0] if called else 'a function'} of torch "
+        f"{torch.__version__} takes plain numbers alone, and a number that is an input is none: "
+        "leave it out of inputs=[...]"
     )
 
 
