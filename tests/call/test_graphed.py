@@ -401,6 +401,102 @@ def test_grad_mode_inference_mode_and_autocast_are_part_of_the_key(device):
     assert replayed(graph, captures=5, replays=5)
 
 
+def _asks_for_the_mode(x, weight):
+    return x * 2 + 100 if torch.is_inference_mode_enabled() else x * 2
+
+
+def _asks_for_the_version(x, weight):
+    y = x * 2
+    return y * 3 if y.is_inference() else y + y._version
+
+
+def _differentiates(x, weight):
+    with torch.enable_grad():
+        return (x * weight).detach()
+
+
+def _or_error(fn, *args):
+    try:
+        y = fn(*args)
+        return y.is_inference(), y.tolist()
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("outputs", ["own", "view"])
+@pytest.mark.parametrize("fn", [_asks_for_the_mode, _asks_for_the_version, _differentiates])
+@pytest.mark.parametrize("order", ["nNiI", "IiNn"])
+def test_inference_tensors_outside_of_inference_mode_are_calls_of_another_kind(
+    device, outputs, fn, order
+):
+    weight = nn.Parameter(torch.ones(2, device=device))
+    graph = gfxgraph.graphed(lambda x: fn(x, weight), outputs=outputs)
+    with torch.inference_mode():
+        made_in = torch.ones(2, device=device)
+    plain = torch.ones(2, device=device)
+    for kind in order + order:
+        with torch.inference_mode() if kind in "iI" else torch.no_grad():
+            x = plain if kind in "ni" else made_in
+            for _ in range(2):
+                assert _or_error(graph, x) == _or_error(fn, x, weight)
+    assert graph.stats().replays
+
+
+def _in_place_by(weight):
+    def write(y, *others):
+        with torch.enable_grad():
+            y.mul_(weight)
+        return [other.requires_grad for other in (y, *others)]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda y: (y, y[0], y[1:]),
+        lambda y: (y[1:], y),
+        lambda y: (y, y.detach()),
+        lambda y: (y.detach(), y),
+        lambda y: (y, y.view(-1), y.mT),
+        lambda y: y.chunk(2),
+        lambda y: torch.unsafe_chunk(y, 2),
+        lambda y: (y.mT, y.mT[0]),
+        lambda y: (y[:, 0], y[:, 1]),
+        lambda y: (y, y.real, y.conj()),
+    ],
+)
+@pytest.mark.parametrize("use", ["detach_", "in place", "base", "memory"])
+def test_what_a_result_is_a_view_of_is_the_result_that_it_was(device, parts, use):
+    weight = torch.ones(2, 3, device=device, requires_grad=True)
+
+    def used(result):
+        if use == "detach_":
+            return [one.detach_() is one for one in result]
+        if use == "in place":
+            return _in_place_by(weight[: result[0].shape[0]])(*result)
+        if use == "base":
+            bases = [next((n for n, b in enumerate(result) if b is t._base), None) for t in result]
+            return [t._is_view() for t in result], bases
+        result[0].fill_(5)
+        return [t.tolist() for t in result]
+
+    def outcome(fn):
+        try:
+            return used(fn(x))
+        except RuntimeError as error:
+            return str(error)
+
+    def fn(x):
+        return parts(x * 2)
+
+    graph, x = gfxgraph.graphed(fn), torch.arange(6.0, device=device).view(2, 3)
+    for _ in range(3):
+        with torch.no_grad():
+            assert outcome(graph) == outcome(fn)
+    assert graph.stats().replays == 2
+
+
 def test_autocast_is_part_of_the_key_where_all_arguments_are_on_the_host(device):
     weight = torch.randn(4, 4, device=device)
     graph = gfxgraph.graphed(lambda x: x.to(device) @ weight)

@@ -548,6 +548,7 @@ def test_recognising_a_call_of_tensors_takes_a_fixed_number_of_questions():
     asked = [c for c in layout.recogniser(call).args[2]]
     assert [getattr(c[0], "__name__", c[0]).lstrip("_") for c in asked] == [
         "is_grad_enabled",
+        "is_inference_mode_enabled",
         "exception",
         "len_torch_function_stack",
         "get_default_dtype",

@@ -233,7 +233,8 @@ class Builder:
             entries.drop_unused(kind)
             reason = (
                 f"{', '.join(changes[:3]) or 'an argument that is no tensor'} changes on every "
-                "call, so every call would need its own graph. Pass it as a number or a tensor."
+                "call, so every call would need its own graph. Pass it as a number or a tensor, "
+                "or set it once, before the calls."
             )
             tally.thrashes(entries.name, entries.thrash.say(reason))
             raise CaptureError(reason)

@@ -21,13 +21,26 @@ from .signature import Spec, objects_in, without_objects
 from .stats import Counts
 from .thrash import WORTH_IT, Thrash
 
-__all__ = ["Entries", "all_graphs"]
+__all__ = ["Entries", "all_graphs", "is_aside"]
 
 # A call looks at so many of the keys met last before it works out its own key.
 _TRIED = 8
 
 # So many counts of tries are remembered.
 _MAX_COUNTED = 1024
+
+
+# So many graphs of one key are kept that hold no longer, and may hold again.
+_MOST_ASIDE = 8
+
+
+class _Aside(int):
+    """The end of the key of a graph that was set aside."""
+
+
+def is_aside(key: Any) -> bool:
+    """Whether a graph is kept under this key that holds no longer, and may hold again."""
+    return type(key) is tuple and bool(key) and type(key[-1]) is _Aside
 
 
 def all_graphs() -> list[Entry]:
@@ -124,17 +137,56 @@ class Entries:
                     self.drop(dead)
             entry = self._by_key.get(key)
             changes = entry.stale() if isinstance(entry, Entry) else []
-            if changes:
-                self.counts.recaptures += 1
-                self.counts.changed.update(changes)
-                log(logging.INFO, "captured_again", changed=some(changes))
-                if self.drop(key) >= WORTH_IT:
+            if isinstance(entry, Entry) and changes:
+                replays = self._set_aside(key, entry)
+                entry = self._bring_back(key)
+                if entry is None:
+                    self.counts.recaptures += 1
+                    self.counts.changed.update(changes)
+                    log(logging.INFO, "captured_again", changed=some(changes))
+                if entry is not None or replays >= WORTH_IT:
                     changes = []
-                entry = None
             elif entry is not None:
                 self.promote(entry)
         self.release_dropped()
         return entry, changes
+
+    def _set_aside(self, key: Any, entry: Entry) -> int:
+        """Forget a stale graph, or keep it where it may hold again; how often it was replayed.
+
+        A name or a flag that the program switches to and fro has few values.
+        """
+        if not entry.may_hold_again():
+            return self.drop(key)
+        asides = sorted(self._asides(key), key=lambda aside: self._by_key[aside].used)
+        for oldest in asides[: 1 - _MOST_ASIDE]:
+            self.drop(oldest)
+        self._clock += 1
+        aside = (*key, _Aside(self._clock))
+        self._by_key[aside] = self._by_key.pop(key)
+        self._set_order(tuple(e for e in self.order if e is not entry))
+        entry.set_aside()
+        return entry.replays
+
+    def _bring_back(self, key: Any) -> Entry | None:
+        """The graph of a key that was set aside and holds now; ``None``: there is none."""
+        for aside in self._asides(key):
+            entry = self._by_key[aside]
+            assert isinstance(entry, Entry)
+            if entry.stale():
+                if not entry.may_hold_again():
+                    self.drop(aside)
+                continue
+            self._by_key[key] = self._by_key.pop(aside)
+            entry.bring_back()
+            self._time(entry)
+            self.promote(entry)
+            return entry
+        return None
+
+    def _asides(self, key: Any) -> list[Any]:
+        """The keys of the graphs that were set aside for others of ``key``."""
+        return [known for known in self._by_key if is_aside(known) and known[:-1] == key]
 
     def keep(self, key: Any, entry: Entry | Refusal) -> None:
         """Keep an entry and try it first; the least recently used ones make room."""

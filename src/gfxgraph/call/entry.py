@@ -190,6 +190,7 @@ class Entry:
         self._others: weakref.WeakSet[Replay] = weakref.WeakSet()
         self.replay = self._replay.function(captured, graph_pool, self.counter)
         self.fast_path: FastPath = miss
+        self._path_before: FastPath = miss
 
     def _handed_out(self, captured: CapturedGraph) -> list[Any]:
         """Of each output what a call gives: itself, or a function that copies it."""
@@ -256,6 +257,18 @@ class Entry:
         self.fast_path = fast_path
         if self.captured is None:  # by another thread meanwhile
             self.fast_path = miss
+
+    def set_aside(self) -> None:
+        """From now on no call is recognised, until :meth:`bring_back`."""
+        self._path_before, self.fast_path = self.fast_path, miss
+
+    def bring_back(self) -> None:
+        """Recognise calls again."""
+        self.answer_by(self._path_before)
+
+    def may_hold_again(self) -> bool:
+        """Whether it is stale by plain values alone, which may come back."""
+        return self._guard.may_hold_again()
 
     def let_answer(self, on_new_path: Callable[..., Any]) -> None:
         """From now on that answers a call whose data takes a path that was not captured."""
@@ -551,7 +564,7 @@ class Entry:
         self._static_inputs, self._given = [], None
         self._guard = Guard({}, (), (), {})
         self.keeps = None
-        self.fast_path = self.replay = miss
+        self.fast_path = self._path_before = self.replay = miss
 
 
 def _noting(

@@ -80,7 +80,6 @@ def _root_module(fn: Any) -> torch.nn.Module | None:
 
 
 SEEN_BY_CHECK = (
-    torch.is_inference_mode_enabled,
     torch.is_autocast_enabled,
     torch._C._len_torch_dispatch_stack,
     torch._C._functorch.peek_interpreter_stack,
@@ -133,6 +132,8 @@ def key_of(
     With ``asks_layout`` that includes all strides; without, the slices of buffers of any size have
     one key with contiguous tensors. With ``draws`` it includes how tensors are aligned.
     """
+    # Outside of inference mode nobody may write to an inference tensor, or differentiate with it.
+    restricts = not torch.is_inference_mode_enabled()
     storages = [storage_key(leaf) if leaf.numel() else None for leaf in leaves]
     shared = tuple(map(storages.index, storages)) if shares_memory(leaves) else None
     # The function may ask whether two arguments are one, also of tensors without elements.
@@ -151,6 +152,7 @@ def key_of(
                 leaf.is_conj(),
                 leaf.is_neg(),
                 type(leaf),
+                restricts and leaf.is_inference(),
             )
             for leaf in leaves
         ),

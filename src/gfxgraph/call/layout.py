@@ -72,8 +72,9 @@ class LayoutKey:
         check = self._check(tensors) if call.leaves else None
         if check is not None and end_autograd and any(t.requires_grad for t in tensors):
             check = _and_end_autograd(check)
-        # The check of the tensors sees inference mode, dispatch modes and transforms, and autocast
-        # where one of them is on the device.
+        # The check of the tensors sees dispatch modes and transforms, and autocast where one of
+        # them is on the device. It does not see inference mode: a tensor in it and an inference
+        # tensor outside have the same dispatch keys.
         seen: tuple[Any, ...] = () if check is None else SEEN_BY_CHECK
         if all(tensor.device.type != current_device().type for tensor in tensors):
             seen = tuple(asked for asked in seen if asked is not torch.is_autocast_enabled)

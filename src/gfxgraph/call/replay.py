@@ -714,8 +714,10 @@ def builder(spec: Spec, leaves: Sequence[Any], given: Sequence[Any] = ()) -> Cal
             if made is None:
                 memory[id(leaf.memory)] = f"m{n}"
                 made = f"(m{n} := {source.name(leaf.copy)}())"
-            view = f"{made}.as_strided({leaf.shape}, {leaf.strides}, {leaf.offset})"
-            view += ".conj()" * leaf.is_conj
+            view = made
+            if not leaf.is_memory:
+                view += f".as_strided({leaf.shape}, {leaf.strides}, {leaf.offset})"
+                view += ".conj()" * leaf.is_conj + ".detach()" * (not leaf.is_view)
             named.append(
                 f"(t{n} := {f'{source.name(torch._neg_view)}({view})' if leaf.is_neg else view})"
             )

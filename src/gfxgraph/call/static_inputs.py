@@ -177,6 +177,8 @@ class Part(NamedTuple):
         copy: makes a copy of that.
         shape, strides, offset: of the tensor in there.
         is_conj, is_neg: whether it is a view that conjugates or negates what is read.
+        is_memory: it is the whole of the memory, and no view of it.
+        is_view: it is a view to autograd.
     """
 
     memory: torch.Tensor
@@ -186,6 +188,8 @@ class Part(NamedTuple):
     offset: int
     is_conj: bool
     is_neg: bool
+    is_memory: bool
+    is_view: bool
 
 
 def by_storage(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -211,16 +215,27 @@ def parts_of(outputs: Sequence[torch.Tensor]) -> list[Part]:
     end = max(t.storage_offset() + span for t, span in zip(outputs, spans, strict=True))
     if end - start > 2 * sum(spans) + _MAX_BETWEEN:
         return []
-    plain = first.conj() if first.is_conj() else first
-    plain = torch._neg_view(plain) if plain.is_neg() else plain
-    memory = plain.as_strided((end - start,), (1,), start)
+    bases = (t for t in outputs if _is_base(t) and t.numel() == end - start)
+    memory = base = next(bases, None)
+    if memory is None:
+        plain = first.conj() if first.is_conj() else first
+        plain = torch._neg_view(plain) if plain.is_neg() else plain
+        memory = plain.as_strided((end - start,), (1,), start)
     return [
         Part(
             *(memory, memory.clone, tuple(t.shape), t.stride()),
             *(int(t.storage_offset()) - int(start), t.is_conj(), t.is_neg()),
+            *(t is base, t._is_view() or t.is_inference()),  # which is none to autograd
         )
         for t in outputs
     ]
+
+
+def _is_base(tensor: torch.Tensor) -> bool:
+    """Whether others may be views of it, and its clone lies in memory as it does."""
+    if tensor._is_view() or tensor.is_conj() or tensor.is_neg():
+        return False
+    return tensor.stride() == torch.empty_like(tensor, device="meta").stride()
 
 
 # Elements between tensors on one storage that are copied with them.

@@ -140,7 +140,8 @@ def is_host_copy(
     if name is None or kwargs.get("device") is None:
         return None
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-    if isinstance(data, torch.Tensor) and not on_host(data):
+    is_empty = isinstance(data, (list, tuple)) and not data  # nothing is copied
+    if is_empty or (isinstance(data, torch.Tensor) and not on_host(data)):
         return None
     return name
 

@@ -210,7 +210,7 @@ class Capture:
                 result = self.record(op, args, kwargs)
                 self.operations[-1] = self.operations[-1]._replace(op=HeldCall(call, op))
                 return result
-            args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
+            args, kwargs = self._internals(args, kwargs)
             self.add(Operation(HeldCall(call, None), args, kwargs, [None], self.newest()))
             return None
 
@@ -313,7 +313,7 @@ class Capture:
         if name not in ALLOCATIONS:
             if not tensors:
                 kwargs = _with_dtype(op, kwargs, returned)
-            args, kwargs = pytree.tree_map_only(torch.Tensor, self._internal, (args, kwargs))
+            args, kwargs = self._internals(args, kwargs)
             self.add(Operation(op, args, kwargs, targets, self.newest()))
         return returned
 
@@ -402,6 +402,17 @@ class Capture:
         if offset * tensor.dtype.itemsize + shape.untyped_storage().nbytes() > storage.nbytes():
             storage, offset = self._lend(size, stride, tensor.dtype).untyped_storage(), 0
         return tensor.set_(storage, offset, size, stride)
+
+    def _internals(self, args: Any, kwargs: Any) -> Any:
+        """The arguments of an operation. A tensor that comes twice is one: a kernel may ask."""
+        made: dict[int, torch.Tensor] = {}
+
+        def internal(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in made:
+                made[id(tensor)] = self._internal(tensor)
+            return made[id(tensor)]
+
+        return pytree.tree_map_only(torch.Tensor, internal, (args, kwargs))
 
     def _internal(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that a replay uses for ``tensor``: the same memory, whatever becomes of it."""

@@ -274,6 +274,14 @@ class Guard:
                 found[f"the hooks of {path}"] = None
         return list(found)
 
+    def may_hold_again(self) -> bool:
+        """Whether only settings and plain values have changed: what the graph reads is in use."""
+        found = {name for name, (get, value) in self.settings.items() if _now(get) != value}
+        for place in self._places.values():
+            if isinstance(place, Item) and raw.is_scalar(place.value):
+                found.update(map(place.described, place.changes()))
+        return found.issuperset(self.changes())
+
     def check_alive(self) -> None:
         """Raise if the memory of a watched tensor was freed, so that nothing can be read there.
 

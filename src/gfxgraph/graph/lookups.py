@@ -2058,8 +2058,11 @@ def _is_index(at: Any, length: int) -> bool:
 def package_of(cls: type) -> str:
     """The package in which a class was made."""
     package = raw.module_of(cls).partition(".")[0]
-    # That is what is said of classes that functions of `types` and `dataclasses` make.
+    # That is what is said of classes that functions of `types` and `dataclasses` make, and of those
+    # that `exec()` makes in a namespace without a name.
     if package == "types" and vars(types).get(raw.name_of(cls)) is not cls:
+        return ""
+    if package == "builtins" and raw.is_mutable(cls):
         return ""
     return package
 

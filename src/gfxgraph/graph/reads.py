@@ -28,7 +28,7 @@ import threading
 import types
 import typing
 import weakref
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -1216,7 +1216,8 @@ class Reads(Alike):
         function = self._value(frame, fn)
         frame.used(fn, args, keywords)
         called = self._called_in_python(function, type(function))
-        if called is None or is_closed(_module_of(called)) or type(given[0]) not in (tuple, list):
+        is_plain = type(given[0]) in (tuple, list) and type(given[1]) in (dict, type(UNKNOWN))
+        if not is_plain or (called is not None and is_closed(_module_of(called))):
             self._hand_out(*(item for item in given if item is not UNKNOWN))
         positional = list(given[0]) if type(given[0]) in (tuple, list) else []
         has_keywords = given[1] is not UNKNOWN and bool(type(given[1]) is not dict or given[1])
@@ -1555,8 +1556,10 @@ class Reads(Alike):
             frame.calls = owner.gi_code
         is_unseen = called is None or is_closed(_module_of(called))
         if is_unseen and not by_name and address(function) not in _CARRIERS and not is_put:
-            is_asked = type(owner) is dict and function.__name__ in _BY_KEY
-            self._hand_out(*all_given, *(() if is_asked else (owner,)))
+            is_asked = raw.is_a(owner, dict) and function.__name__ in _BY_KEY
+            keys = _only_keys(function, owner, positional) if called is None else None
+            is_asked |= keys is not None
+            self._hand_out(*(all_given if keys is None else keys), *(() if is_asked else (owner,)))
         if address(kind) in _IN_C and function.__name__ in _MOVING:
             self._note_line(owner if raw.is_a(owner, torch.Tensor) else (positional or [None])[0])
         for item in (function, owner, *positional[:1]):
@@ -2260,6 +2263,23 @@ def _code_of(
     if isinstance(generator, types.CoroutineType):
         return generator.cr_code
     return generator.gi_code
+
+
+def _only_keys(function: Any, owner: Any, positional: Sequence[Any]) -> list[Any] | None:
+    """The keys of the dict that a call in C makes, which asks for nothing else; ``None``: it is no
+    such call."""
+    is_init = type(function) is types.MethodWrapperType and function.__name__ == "__init__"
+    is_class = raw.is_a(function, type) and any(base is dict for base in raw.mro(function))
+    if not is_class and not (is_init and raw.is_a(owner, dict)):
+        return None
+    keys: list[Any] = []
+    for item in positional:
+        is_view = raw.is_a(item, type({}.items()))
+        inner = gc.get_referents(item)[0] if is_view else item
+        if not (raw.is_a(inner, dict) if is_view else type(inner) in (dict, OrderedDict)):
+            return None
+        keys += dict.__iter__(inner)
+    return keys
 
 
 def _fields(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:

@@ -16,9 +16,9 @@ __all__ = ["python_tensor_check", "tensor_check"]
 def tensor_check(leaves: Sequence[torch.Tensor]) -> Callable[..., bool]:
     """A function of as many tensors: do they have the type, dtype, device, shape and strides?
 
-    It also answers ``False`` when autocast or inference mode were switched on or off, or a
-    dispatch mode is active. torch's own C++ guards where this torch has them, which are asked of
-    few where there are many tensors; the same in Python elsewhere.
+    It also answers ``False`` when autocast was switched on or off, or a dispatch mode is active,
+    and mostly when inference mode was. torch's own C++ guards where this torch has them, which are
+    asked of few where there are many tensors; the same in Python elsewhere.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards

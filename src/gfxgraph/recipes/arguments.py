@@ -84,7 +84,7 @@ def recipe_of(key: Any, entry: Entry, names: Sequence[str]) -> Recipe:
 
 
 def _tensor(found: Any, is_inference: bool, name: str) -> Tensor:
-    shape, dtype, device, strides, behind, overlaps, requires_grad, conj, neg, cls = found
+    shape, dtype, device, strides, behind, overlaps, requires_grad, conj, neg, cls, _ = found
     for wrong, what in (
         (cls is not torch.Tensor, f"is a {cls.__name__}"),
         (overlaps, "overlaps itself"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..call.arguments import named_arguments
+from ..call.entries import is_aside
 from ..call.entry import Entry, Refusal
 from ..call.identity import environment
 from ..errors import ArgumentError
@@ -83,6 +84,8 @@ def _function(one: Live, rows: list[RecipeRow]) -> file.Function:
     code, parameters, options = one.facts()
     recipes = []
     for key, entry in dispatcher.entries.graphs().items():
+        if is_aside(key):  # of the same kind as another, which holds now
+            continue
         try:
             recipe = _recipe(one, key, entry)
         except Unsuitable as error:

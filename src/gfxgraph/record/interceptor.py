@@ -781,6 +781,8 @@ class Interceptor:
             return Point("host-compute", str(func), "call", everything)
         if tensors and len(host) == len(tensors):
             if name == "aten::_to_copy" and to_device:
+                if not (self.emulated or any(t.numel() for t in host)):
+                    return None  # there is nothing to copy
                 return self._host_constant(f"{func} of a host tensor", host)
             if self.may_vary(tensors) or any(self.name(t) in self.outside for t in written):
                 return Point("host-compute", str(func), "call", everything)
