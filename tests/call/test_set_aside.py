@@ -54,6 +54,23 @@ def test_each_value_of_an_attribute_keeps_its_graph(device, name, values):
     assert stats.recaptures == len(values) - 1 and not stats.fallbacks
 
 
+def test_an_attribute_that_hides_one_of_the_class_may_come_and_go(device):
+    class Scaled(nn.Module):
+        scale = 2.0
+
+        def forward(self, x):
+            return x * self.scale
+
+    model, x = Scaled(), torch.ones(3, device=device)
+    graph = gfxgraph.graphed(model)
+    for _ in range(3):
+        agree(graph, model, x)
+        model.scale = 3.0
+        agree(graph, model, x)
+        del model.scale
+    assert graph.stats().captures == 2
+
+
 def test_values_that_change_together_have_a_graph_for_each_pair(device):
     model, x = Adapted().to(device), torch.randn(2, 3, device=device)
     graph = gfxgraph.graphed(model)

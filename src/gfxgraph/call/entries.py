@@ -315,7 +315,7 @@ class Entries:
             self.counts.released_replays += replays
 
     def release_unused(self, all_or_none: bool) -> int:
-        """Release the graphs that were never replayed.
+        """Release the graphs that were never replayed, or are set aside.
 
         Args:
             all_or_none: only if none was.
@@ -325,7 +325,11 @@ class Entries:
         """
         with self.lock:
             graphs = self.graphs()
-            unused = [k for k, e in graphs.items() if not e.replays and e.used <= self.keep_after]
+            unused = [
+                key
+                for key, entry in graphs.items()
+                if (is_aside(key) or not entry.replays) and entry.used <= self.keep_after
+            ]
             if all_or_none and len(unused) < len(graphs):
                 return 0
             for key in unused:

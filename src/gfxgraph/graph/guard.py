@@ -278,7 +278,9 @@ class Guard:
         """Whether only settings and plain values have changed: what the graph reads is in use."""
         found = {name for name, (get, value) in self.settings.items() if _now(get) != value}
         for place in self._places.values():
-            if isinstance(place, Item) and raw.is_scalar(place.value):
+            if isinstance(place, Item) and (
+                raw.is_scalar(place.value) or place.value is place.MISSING
+            ):
                 found.update(map(place.described, place.changes()))
         return found.issuperset(self.changes())
 
