@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import math
 import random
@@ -577,11 +578,18 @@ def test_busy_time_and_idle_share_agree_with_the_profilers_kernels():
     assert "worth it" in report.verdict and "idle" in report.verdict
 
 
+def _graphs():
+    return sum(issubclass(type(item), torch.cuda.CUDAGraph) for item in gc.get_objects())
+
+
 @pytest.mark.gpu
 def test_every_way_runs_on_a_gpu():
     model, x = layers("cuda")
     every = ["graph", "compile", "reduce-overhead", "compile+graph", "make_graphed_callables"]
     report = gfxgraph.bench(model, x, ways=every, seconds=1)
+    left = _graphs()
+    gc.collect()
+    assert _graphs() == left  # else they would go in the middle of somebody's capture
     assert {way.name: way.status for way in report.ways} == dict.fromkeys(["eager", *every], "ok")
     assert report["graph"].held_bytes > 0
     assert next(model.parameters()).requires_grad  # and forward is the module's own

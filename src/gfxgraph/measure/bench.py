@@ -165,6 +165,8 @@ def measuring(
     progress("eager", 0.0)
     with torch.no_grad(), refused(), settled(unwrapped(fn), [given]) as state:
         yield Run(fn, given, state, ways, seconds, progress)
+    # torch leaves graphs in reference cycles. One that goes in the middle of a capture ends that.
+    gc.collect()
 
 
 See = Callable[
