@@ -108,6 +108,19 @@ def test_weights_that_are_replaced_meanwhile_are_seen_and_are_not_kept_alive(dev
     assert graph.stats().captures == 4
 
 
+def test_weights_that_are_offloaded_say_nothing_of_a_graph_that_reads_others(device):
+    model, x = Adapted().to(device), torch.randn(2, 3, device=device)
+    graph = gfxgraph.graphed(model)
+    for name in "abab":
+        model.active = name
+        agree(graph, model, x)
+    model.adapters["a"].data.untyped_storage().resize_(0)
+    for name in "bcbc":
+        model.active = name
+        agree(graph, model, x)
+    assert graph.stats().captures == 3 and graph.stats().replays == 5
+
+
 def test_an_object_that_is_replaced_leaves_no_graph_behind(device):
     model, x = Adapted().to(device), torch.randn(2, 3, device=device)
     graph = gfxgraph.graphed(model)

@@ -173,7 +173,7 @@ class Entries:
         for aside in self._asides(key):
             entry = self._by_key[aside]
             assert isinstance(entry, Entry)
-            if entry.stale():
+            if not entry.holds():
                 if not entry.may_hold_again():
                     self.drop(aside)
                 continue

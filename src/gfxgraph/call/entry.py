@@ -266,6 +266,10 @@ class Entry:
         """Recognise calls again."""
         self.answer_by(self._path_before)
 
+    def holds(self) -> bool:
+        """Whether all that it reads is as it was; see :meth:`stale`."""
+        return self._guard.holds()
+
     def may_hold_again(self) -> bool:
         """Whether it is stale by plain values alone, which may come back."""
         return self._guard.may_hold_again()
