@@ -572,3 +572,31 @@ def test_what_a_function_holds_goes_when_it_ends():
     with Reads({"function": function}).recording():
         function()
     assert callers[0] == callers[1]
+
+
+class _Box:
+    """Holds what tells nobody its shape."""
+
+    def __init__(self):
+        self.items = [torch.nn.UninitializedParameter()]
+
+
+@pytest.mark.parametrize("way", [map, filter, zip])
+def test_what_cannot_be_looked_at_where_a_frame_ends_raises_nothing_in_the_function(device, way):
+    box = _Box()
+
+    def given(_=None):
+        return box
+
+    def each():
+        yield box
+
+    def fn(x):
+        found = list(zip(each(), [1], strict=True) if way is zip else way(given, [1]))
+        return x * len(found)
+
+    graph, x = gfxgraph.graphed(fn), torch.ones(2, device=device)
+    for _ in range(3):
+        assert torch.equal(graph(x), x)
+    *_, reason = graph.stats().fallbacks
+    assert "could not be seen" in reason and "uninitialized parameter" in reason

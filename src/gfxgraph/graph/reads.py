@@ -693,7 +693,18 @@ class Reads(Alike):
         return is_settled and value is not UNKNOWN
 
     def leave(self, frame: types.FrameType, value: object) -> None:
-        """``frame`` returns or yields ``value``."""
+        """``frame`` returns or yields ``value``.
+
+        Nothing is raised here: the frame may be one that puts something back.
+        """
+        try:
+            self._leave(frame, value)
+        except Exception as error:
+            if interrupt_in(error):
+                raise
+            self._fail(error)
+
+    def _leave(self, frame: types.FrameType, value: object) -> None:
         was_seen = self.sees(frame)
         if was_seen:
             if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
