@@ -34,6 +34,12 @@ def agree(graph, model, x):
         assert torch.allclose(graph(x), type(model).forward(model, x), atol=1e-6)
 
 
+def switch(graph, model, x, names):
+    for name in names:
+        model.active = name
+        agree(graph, model, x)
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -95,14 +101,10 @@ def test_a_setting_that_alternates_keeps_its_graphs(device):
 def test_weights_that_are_replaced_meanwhile_are_seen_and_are_not_kept_alive(device):
     model, x = Adapted().to(device), torch.randn(2, 3, device=device)
     graph = gfxgraph.graphed(model)
-    for name in "abab":
-        model.active = name
-        agree(graph, model, x)
+    switch(graph, model, x, "abab")
     old = weakref.ref(model.layer.weight)
     model.layer.weight = nn.Parameter(torch.randn(3, 3, device=device))
-    for name in "aabbaabb":
-        model.active = name
-        agree(graph, model, x)
+    switch(graph, model, x, "aabbaabb")
     gc.collect()
     assert old() is None
     assert graph.stats().captures == 4
@@ -111,13 +113,9 @@ def test_weights_that_are_replaced_meanwhile_are_seen_and_are_not_kept_alive(dev
 def test_weights_that_are_offloaded_say_nothing_of_a_graph_that_reads_others(device):
     model, x = Adapted().to(device), torch.randn(2, 3, device=device)
     graph = gfxgraph.graphed(model)
-    for name in "abab":
-        model.active = name
-        agree(graph, model, x)
+    switch(graph, model, x, "abab")
     model.adapters["a"].data.untyped_storage().resize_(0)
-    for name in "bcbc":
-        model.active = name
-        agree(graph, model, x)
+    switch(graph, model, x, "bcbc")
     assert graph.stats().captures == 3 and graph.stats().replays == 5
 
 

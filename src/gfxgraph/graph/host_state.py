@@ -348,9 +348,9 @@ class HostState:
             raise self._reason
         if self._is_copy:
             raise CaptureError(
-                "it draws from a generator at the state of another one, as one that is made or "
-                "copied in each call is; a replay would not make it. Make it once, outside of the "
-                "function, or draw before the call and pass what it gives.",
+                "it draws from a generator at the state of another one. A replay makes and copies "
+                "no generator. Make it once, outside of the function, or draw before the call and "
+                "pass the numbers.",
                 transient=True,  # both may have been given the same seed
             )
 
