@@ -14,7 +14,8 @@ import torch
 
 import gfxgraph
 from gfxgraph import tables
-from gfxgraph.interpose import patch
+from gfxgraph.graph import listening
+from gfxgraph.interpose import interrupts, patch
 from gfxgraph.stats import tally
 from tests.helpers.devices import HAS_GPU
 
@@ -101,6 +102,17 @@ def nothing_is_replaced() -> Iterator[None]:
         if getattr(place._local, "claims", None)
     ]
     assert not left, f"still replaced on this thread after the test: {left}"
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    """No run of ours is told any more of what Python does, and no handler has a stand-in."""
+    yield
+    left = [*listening._running.values(), *interrupts._replaced, *interrupts.waiting]
+    for end in list(listening._running.values()):
+        end()
+    listening._running.clear()
+    assert not left and not interrupts._blocks, f"still there after the test: {left}"
 
 
 @pytest.fixture(autouse=HAS_GPU)

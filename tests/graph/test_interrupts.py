@@ -359,6 +359,28 @@ def test_an_error_that_waits_where_a_recording_ends_does_not_keep_it_from_ending
     assert caught.value is raised[0] and listening._running == running
 
 
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring is of Python 3.12")
+def test_an_error_in_what_ends_a_recording_leaves_nobody_listening():
+    """Here of a tool of the program that listens as well."""
+    monitoring, code = sys.monitoring, contextlib._GeneratorContextManager.__exit__.__code__
+
+    def tool(*event):
+        monitoring.set_local_events(0, code, 0)
+        raise Alarm
+
+    running = dict(listening._running)
+    monitoring.use_tool_id(0, "the program's")
+    monitoring.register_callback(0, monitoring.events.PY_START, tool)
+    try:
+        with pytest.raises(Alarm), reads.Reads({"the function": len}).recording():
+            monitoring.set_local_events(0, code, monitoring.events.PY_START)
+        assert listening._running == running
+    finally:
+        monitoring.set_local_events(0, code, 0)
+        monitoring.register_callback(0, monitoring.events.PY_START, None)
+        monitoring.free_tool_id(0)
+
+
 def test_who_interrupts_twice_does_not_wait(raised):
     code = compile(
         "def ours(do):\n    do()\n    do()\n    return 'done'", interrupts.__file__, "exec"

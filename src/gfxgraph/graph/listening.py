@@ -21,7 +21,16 @@ from ..interpose.interrupts import let_in, waiting
 from . import bytecode
 from .heard import is_heard
 
-__all__ = ["OPEN_IN_TORCH", "QUIET", "Listener", "hear_again", "is_closed", "is_quiet", "listening"]
+__all__ = [
+    "OPEN_IN_TORCH",
+    "QUIET",
+    "Listener",
+    "end_listening",
+    "hear_again",
+    "is_closed",
+    "is_quiet",
+    "listening",
+]
 
 _OURS = __name__.partition(".")[0]
 OPEN_IN_TORCH = (
@@ -138,7 +147,8 @@ def _end_all() -> None:
 in_child(_end_all)
 
 
-def _end(listener: Listener) -> None:
+def end_listening(listener: Listener) -> None:
+    """Tell it no more, whether its block has ended or not."""
     end = _running.pop(id(listener), None)
     if end is not None:
         end()
@@ -272,11 +282,11 @@ if sys.version_info >= (3, 12):
         monitoring = sys.monitoring
 
         def end() -> None:
-            monitoring.set_events(tool, 0)
-            for code, _, _ in watched.values():
-                monitoring.set_local_events(tool, code, 0)
-            for event in callbacks:
+            for event in callbacks:  # first: then nobody is told, whatever comes in between
                 monitoring.register_callback(tool, event, None)
+            monitoring.set_events(tool, 0)
+            for code, _, _ in list(watched.values()):
+                monitoring.set_local_events(tool, code, 0)
             monitoring.free_tool_id(tool)
 
         monitoring.use_tool_id(tool, f"{_OURS}.reads")
@@ -288,7 +298,7 @@ if sys.version_info >= (3, 12):
             monitoring.restart_events()
             yield
         finally:
-            _end(listener)
+            end_listening(listener)
 
     def hear_again() -> None:
         """Tell of instructions again that were left out, because they read nothing."""
@@ -311,9 +321,11 @@ else:
             return self._listener is None
 
         def end(self) -> None:
-            self._listener = None
+            listener, self._listener = self._listener, None
             if sys.gettrace() == self.begin or (self._has_raised and sys.gettrace() is None):
                 sys.settrace(self._before)
+            elif listener is not None:
+                listener.failed = _SETTRACE
 
         @opaque
         def begin(self, frame: types.FrameType, event: str, arg: object) -> Any:
@@ -375,10 +387,8 @@ else:
         sys.settrace(tracer.begin)
         try:
             yield
-            if sys.gettrace() != tracer.begin and id(listener) in _running:
-                listener.failed = _SETTRACE
         finally:
-            _end(listener)
+            end_listening(listener)
 
     def hear_again() -> None:
         """Nothing was left out."""

@@ -53,7 +53,7 @@ from .containers import Container, item_at, owner_of
 from .guard import REGISTRIES
 from .imports import is_import
 from .lift import Counted, Slot, lift_among, slots_of
-from .listening import OPEN_IN_TORCH, hear_again, is_closed, listening
+from .listening import OPEN_IN_TORCH, end_listening, hear_again, is_closed, listening
 from .locks import no_garbage_collection
 from .lookups import (
     C_FUNCTIONS,
@@ -262,7 +262,7 @@ class Reads(Alike):
 
     def recording(self) -> AbstractContextManager[None]:
         """See what this thread reads inside."""
-        return _Recording(self._recording())
+        return _Recording(self, self._recording())
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -2028,15 +2028,24 @@ def _module_of(function: types.FunctionType) -> str:
 
 
 class _Recording(AbstractContextManager[None]):
-    """Ends in our code: that of ``contextlib`` would be taken for the program's."""
+    """Ends in our code: that of ``contextlib`` would be taken for the program's.
 
-    def __init__(self, inner: AbstractContextManager[None]) -> None:
-        self._inner = inner
+    The reads hear nothing of what ends here. An error that they raise there would leave the block
+    as it is, and them listening.
+    """
+
+    def __init__(self, reads: Reads, inner: AbstractContextManager[None]) -> None:
+        self._reads, self._inner = reads, inner
 
     def __enter__(self) -> None:
-        self._inner.__enter__()
+        try:
+            self._inner.__enter__()
+        except BaseException:
+            end_listening(self._reads)
+            raise
 
     def __exit__(self, *error: Any) -> None:
+        end_listening(self._reads)
         self._inner.__exit__(*error)
 
 
