@@ -50,8 +50,12 @@ def run(subject: Subject) -> Outcome:
         words = f"Rank {rank} did not end in {_LIMIT_S:g} s, and was ended."
         return Outcome(shown, words, False, notes)
     if ended != expected:
-        rank = next(n for n, (a, b) in enumerate(zip(ended, expected, strict=True)) if a != b)
-        words = f"Rank {rank} ended with status {ended[rank]}: {texts[rank]}"
+        # All of them: the others lose the connection to the one that has failed.
+        words = " ".join(
+            f"Rank {n} ended with status {status}: {texts[n].rstrip('.')}."
+            for n, status in enumerate(ended)
+            if status != expected[n]
+        )
         return Outcome(shown, words, False, notes)
     return Outcome(shown, *_judged(rows, subject.ranks, call is not None), notes)
 
