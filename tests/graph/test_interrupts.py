@@ -118,6 +118,7 @@ def marks():
         "streams": (sys.stdout, sys.stderr),
         "capturing": current_device().is_capturing(),
         "handlers": [signal.getsignal(n) for n in signal.valid_signals()],
+        "listening": list(listening._running),
         "waiting": (interrupts._blocks, [*interrupts.waiting], [*interrupts._raised]),
         "torch": (
             torch.is_grad_enabled(),
