@@ -223,3 +223,37 @@ def test_what_is_stored_goes_with_its_object_and_not_with_the_collector(device):
         assert alive() is None
     finally:
         gc.enable()
+
+
+class Tangle:
+    """What a program makes that only the collector frees."""
+
+    def __init__(self, value):
+        self.itself, self.value = self, value
+
+
+@torch.no_grad()
+def test_many_first_calls_leave_the_collector_its_work(device):
+    """A run ages the objects that it makes, so that Python would not look at them for long."""
+    x = torch.ones(4, device=device)
+
+    def fn(x):
+        for _ in range(20):
+            made = Tangle(list(map(list, [()] * 2000)))
+        made.value = x * 2
+        return made.value + 1
+
+    def tangles():
+        return sum(type(item) is Tangle for item in gc.get_objects())
+
+    gc.collect()
+    objects, most = len(gc.get_objects()), 0
+    while most * 2000 < 4 * objects:
+        graph = gfxgraph.graphed(fn)
+        graph(x)
+        graph.reset()
+        if tangles() < most:
+            break
+        most = tangles()
+    else:
+        pytest.fail(f"{most} tangles")

@@ -13,6 +13,7 @@ import torch
 from ..device import current_device, index_of
 from ..errors import one_line
 from ..graph import raw
+from ..graph.age import collect_what_is_due
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
@@ -133,6 +134,7 @@ class FirstCalls:
                 raise error
         finally:
             error = None  # its traceback holds this frame, and every tensor of the failed capture
+            collect_what_is_due()
         return observed.result
 
     def state_before(self, call: Call) -> PythonState:

@@ -8,10 +8,33 @@ from collections.abc import Collection
 
 from ..interpose.codes import address
 
-__all__ = ["Since"]
+__all__ = ["Since", "collect_what_is_due"]
 
 # Python 3.12 itself freezes some hundred tuples, which are of no use to the collector.
 _FROZEN_BY_PYTHON = 1000
+
+# How many objects were aged since the last full collection, and how many full ones there were then.
+_aged, _collections = 0, 0
+# So many may be aged before anybody counts all objects.
+_limit = 100_000
+
+
+def collect_what_is_due() -> None:
+    """Collect garbage if, since that was done last, more was aged than there are other objects.
+
+    Python runs a full collection once enough objects have grown old by themselves. Those that we
+    have aged it does not count, so their cycles would stay, and the tensors in them.
+    """
+    global _aged, _collections, _limit
+    collections = gc.get_stats()[-1]["collections"]
+    if collections != _collections:
+        _aged, _collections = 0, collections
+    if _aged <= _limit or not gc.isenabled():
+        return
+    _limit = max(_limit, len(gc.get_objects()) - _aged)
+    if _aged > _limit:
+        gc.collect()
+        _limit = 100_000
 
 
 class Since:
@@ -62,6 +85,8 @@ def _age() -> None:
 
     Without this each question goes through all that the run has made.
     """
+    global _aged
+    _aged += gc.get_count()[0]  # freezing sets it to zero
     # Both are called from C, without a step of Python between them. A child that was forked in
     # between would keep these objects frozen.
     any(map(_call, (gc.freeze, gc.unfreeze)))

@@ -171,7 +171,9 @@ def _enter(
             if kept is not None and not kept.fits():
                 _left[key, id(kept)] = kept  # somebody may still find it
                 kept = None
-            place = _places[key] = kept or make()
+            place = kept or make()
+            place.begin()
+            _places[key] = place
         claim = Claim(place, ours, everywhere, lasts)
         place.users.add(claim)
         claim._claims.append(claim)
@@ -188,15 +190,18 @@ class _Place:
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name  # the owner is kept: its id is a key
-        self.users: set[Claim] = set()
-        self.everywhere: list[Claim] = []
-        self._local = threading.local()
         self._before = self.get()
         self.original = self._before
         if self._before is _MISSING:  # inherited, or a module makes it when it is asked for
             self.original = getattr(owner, name, _MISSING)
         self.ours = _MISSING
         self._installed = False
+
+    def begin(self) -> None:
+        """Nobody uses it. Made anew: what a run of the function changes, it has not made before."""
+        self.users: set[Claim] = set()
+        self.everywhere: list[Claim] = []
+        self._local = threading.local()
 
     def get(self) -> Any:
         """The value of the owner itself, not an inherited one."""
