@@ -218,6 +218,10 @@ class Additions(Container):
         found = ((name, space[name]) for name in sorted(added))
         return [pair for pair in found if type(pair[1]) is not types.ModuleType]  # imported
 
+    def _is_as_it_was(self) -> bool:
+        """See :meth:`Container._is_as_it_was`; there are thousands of names."""
+        return not self.held and len(self._space()) == self._length
+
 
 class Slots:
     """The attributes of an object that its classes declare in ``__slots__``."""
