@@ -26,6 +26,7 @@ __all__ = [
     "TorchVersionError",
     "VerificationError",
     "first_paragraph",
+    "let_go",
     "one_line",
 ]
 
@@ -138,6 +139,26 @@ def one_line(error: BaseException) -> str:
     """Class and first line of an error."""
     text = _text(error).partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def let_go(error: BaseException, handled: BaseException | None) -> None:
+    """Drop the frames through which ``error`` came, where nobody gets to see it.
+
+    They hold what they worked with, tensors too. Where a context manager has replaced the error,
+    they hold the error as well, so that all of it would stay until a garbage collection.
+
+    Args:
+        error: what was caught; what has led to it loses its frames as well.
+        handled: what was handled around all this, which is the program's:
+            ``sys.exc_info()[1]`` of before.
+    """
+    todo: list[BaseException | None] = [error]
+    seen = {id(None), id(handled)}
+    for found in todo:  # which grows meanwhile
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            todo += [found.__cause__, found.__context__]
 
 
 def first_paragraph(error: BaseException, length: int | None = None) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
+import sys
+import traceback
 import tracemalloc
+import types
 import weakref
 
 import pytest
@@ -11,6 +16,9 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.call.builder import Builder
+from gfxgraph.call.first_call import FirstCalls
+from gfxgraph.errors import CaptureError
 from gfxgraph.graph.guard import _Registrations
 from tests.helpers.sampled import sampled
 
@@ -223,6 +231,95 @@ def test_what_is_stored_goes_with_its_object_and_not_with_the_collector(device):
         assert alive() is None
     finally:
         gc.enable()
+
+
+RUNS: list[int] = []
+
+
+def raising(x):
+    """The run that is recorded raises an error, from the third call on not even that is new."""
+    RUNS.append(len(RUNS))
+    if len(RUNS) % 2 == 0:
+        raise ValueError("not again")
+    return x * 2
+
+
+def opening(x):
+    with open(os.devnull) as file:
+        return x * len(file.read())
+
+
+def drawing(x):
+    return x * random.random()
+
+
+@pytest.mark.parametrize("fn", [raising, opening, drawing])
+def test_a_capture_that_fails_leaves_nothing_to_the_collector(device, fn):
+    def left():
+        return sum(type(item) in (types.FrameType, torch.Tensor) for item in gc.get_objects())
+
+    def fail():
+        RUNS.clear()
+        graph = gfxgraph.graphed(fn)
+        graph(torch.eye(3, device=device))
+        assert not graph.stats().captures and graph.stats().fallbacks
+
+    fail()  # which imports what is needed
+    gc.collect()
+    gc.disable()
+    try:
+        before = left()
+        fail()
+        assert left() == before
+    finally:
+        gc.enable()
+
+
+def test_an_error_that_the_program_handles_keeps_its_traceback(device):
+    graph = gfxgraph.graphed(opening)
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as cause:
+            raise ValueError("second") from cause
+    except ValueError as error:
+        graph(torch.eye(3, device=device))
+        assert graph.stats().fallbacks
+        assert error.__traceback__ is not None and error.__cause__.__traceback__ is not None
+
+
+def test_the_error_that_a_caller_asks_for_has_the_frames_that_lead_to_it(device):
+    graph = gfxgraph.graphed(raising, fallback="raise")
+    RUNS.clear()
+    with pytest.raises(CaptureError, match="not again") as caught:
+        graph(torch.eye(3, device=device))
+    frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
+    assert frames[-1].name == "raising"
+
+
+@torch.no_grad()
+def test_no_collection_runs_while_a_graph_is_made(device):
+    """It would go through all objects of the program, to find nothing."""
+    runs_in = []
+
+    def note(phase, info):
+        frame = sys._getframe()
+        while frame is not None:
+            runs_in.append(frame.f_code)
+            frame = frame.f_back
+
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(50)]).to(device)
+    graph, before = gfxgraph.graphed(model), gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(50, 1, 1)
+    try:
+        graph(torch.ones(1, 4, device=device))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert graph.stats().captures == 1
+    assert FirstCalls.run.__code__ in runs_in  # around the caller's own run
+    assert Builder.make.__code__ not in runs_in
 
 
 class Tangle:

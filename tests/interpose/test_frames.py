@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import dis
 import inspect
 import sys
 import types
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from gfxgraph.graph import reads
+from gfxgraph.interpose.codes import arguments_of
 from gfxgraph.interpose.frames import Stack, depths
 from tests.hostile.hostile_python import CASES
 
@@ -22,6 +24,21 @@ def codes(code):
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             yield from codes(const)
+
+
+@pytest.mark.parametrize("name", ["STORE_ATTR", "STORE_GLOBAL", "RAISE_VARARGS", "LOAD_CONST"])
+def test_arguments_of_instructions_are_those_that_dis_tells(name):
+    def counts(item):
+        for n in range(1000):
+            item.count = n
+
+    counts(types.SimpleNamespace())  # Python writes other instructions in place of these
+    many = "\n".join(f"item.a{n} = {n + 0.5}" for n in range(70_000))
+    written = compile(many, "<many>", "exec")  # more names and constants than two bytes tell
+    functions = [f for f in vars(inspect).values() if isinstance(f, types.FunctionType)]
+    for code in (written, *(c for f in (counts, *functions) for c in codes(f.__code__))):
+        told = [step.arg for step in dis.get_instructions(code) if step.opname == name]
+        assert list(arguments_of(name, code)) == told, code
 
 
 @pytest.mark.parametrize("module", [argparse, asyncio.base_events, dataclasses, inspect, torch.nn])

@@ -13,8 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gfxgraph.record import answers as room
 from gfxgraph.record.answers import Answers, Size
 from gfxgraph.record.effects import Unexpected
+
+
+@pytest.fixture(autouse=True)
+def no_kernels_of_the_program(monkeypatch):
+    """Another test may have used vmap, for which torch registers kernels in Python then."""
+    monkeypatch.setattr(room, "_OF_TORCHS", room._kernels_in_python())
+
 
 NUMBERS = st.integers(-9, 9)
 BINARY = (

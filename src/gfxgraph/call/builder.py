@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from ..device import current_device, index_of
-from ..errors import ArgumentError, CaptureError, GfxGraphError
+from ..errors import ArgumentError, CaptureError, GfxGraphError, let_go
 from ..graph.capture import CaptureOptions, capture, capture_like, why_unlike
 from ..graph.captured import CapturedGraph
 from ..graph.compare import Tolerance
@@ -160,6 +161,7 @@ class Builder:
         """
         kind = describe_key(wanted.call.leaves, wanted.call.spec)
         found: Traits = {}
+        handled = sys.exc_info()[1]
         try:
             self._refuse_collectives()
             if wanted.is_on_trial:
@@ -184,6 +186,8 @@ class Builder:
             interrupt = interrupt_in(error)
             if interrupt is not None:
                 raise interrupt from interrupt.__cause__
+            if self._options.fallback == "eager":
+                let_go(error, handled)  # nobody gets to see it
             # Nothing is learned from made arguments: a call with real ones may do better.
             if wanted.unproven:
                 return _as_ours(error)

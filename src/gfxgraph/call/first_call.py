@@ -13,12 +13,12 @@ import torch
 from ..device import current_device, index_of
 from ..errors import one_line
 from ..graph import raw
-from ..graph.age import collect_what_is_due
+from ..graph.age import collect_what_is_due, grow_old
 from ..graph.executed import Executed
 from ..graph.first_call import as_of_now
 from ..graph.host_state import default_generators
 from ..graph.lift import Lifting, owner_name
-from ..graph.locks import LOCK, inside_gfxgraph, turn_if_free
+from ..graph.locks import LOCK, inside_gfxgraph, no_garbage_collection, turn_if_free
 from ..graph.memory import Memory, checksum
 from ..graph.one_shots import Found, is_one_shot
 from ..graph.state import PythonState
@@ -124,11 +124,13 @@ class FirstCalls:
                 collectives.known(observed.issued),
                 observed.journal.offered(),
                 observed.executed.known(),
+                no_garbage_collection(),  # what is made here would start one of all objects
             ):
                 if not is_alone:
                     return observed.result  # another call takes long; one of the next calls will
                 error = make(observed.result)
                 request.call.held = None  # copies of tensors
+                grow_old()
         try:
             if error is not None and self._raises:
                 raise error

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from ..interpose.codes import address
 
-__all__ = ["Since", "collect_what_is_due"]
+__all__ = ["Since", "collect_what_is_due", "grow_old"]
 
 # Python 3.12 itself freezes some hundred tuples, which are of no use to the collector.
 _FROZEN_BY_PYTHON = 1000
@@ -35,6 +35,16 @@ def collect_what_is_due() -> None:
     if _aged > _limit:
         gc.collect()
         _limit = 100_000
+
+
+def grow_old() -> None:
+    """Leave nothing that we have made to the next collection, which would go through all of it.
+
+    Of what is in use, as a graph and its guard are, it would find nothing to free. The caller holds
+    :data:`~gfxgraph.graph.locks.CAPTURING`: a run that is recorded asks what was made since.
+    """
+    if gc.get_freeze_count() < _FROZEN_BY_PYTHON:  # nothing that the program has frozen
+        _age()
 
 
 class Since:

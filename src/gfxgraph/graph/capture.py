@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ..device.overrides import hidden_modes
-from ..errors import CaptureError, GfxGraphError, VerificationError, one_line
+from ..errors import CaptureError, GfxGraphError, VerificationError, let_go, one_line
 from ..interpose.codes import address
 from ..interpose.dynamo import compiled_code, without_graphs_of_inductor
 from ..interpose.host_reads import HostReads
@@ -238,7 +238,7 @@ def _tried_like(
 ) -> CapturedGraph | None:
     """See :func:`capture_like`; ``answers``: keeps sizes back from the recorded run."""
     session = _session_like(template, target, graph_pool)
-    before = session.before
+    before, handled = session.before, sys.exc_info()[1]
     try:
         _refuse_as_found(before, target, session.journal)
         with (
@@ -256,6 +256,7 @@ def _tried_like(
             raise
         # Met again, and explained, on the long way.
         log(logging.DEBUG, "not_alike", because=one_line(error))
+        let_go(error, handled)
         if isinstance(error, Failed):
             graph_pool.renew_pool()
         session.inputs[:] = session.given
@@ -305,6 +306,7 @@ def _is_told_the_same(
 ) -> bool:
     """Run a call with its sizes kept back, unrecorded; whether it gets the expected answers."""
     alone = only_computes(template, graph_pool.device, graph_pool.index, target.inputs)
+    handled = sys.exc_info()[1]
     try:
         with graph_pool.on_stream(), alone, hidden_modes(), answers:
             target.function()
@@ -313,6 +315,7 @@ def _is_told_the_same(
             raise
         # Met again, and explained, in a run that is recorded.
         log(logging.DEBUG, "not_alike", because=one_line(error))
+        let_go(error, handled)
         return False
     return answers.were_told
 
@@ -341,7 +344,7 @@ def _why_unlike(
     template: CapturedGraph, session: CaptureSession, answers: Answers | None = None
 ) -> str:
     """See :func:`why_unlike`; ``answers`` as for :meth:`CaptureSession.record`."""
-    before, target = session.before, session.target
+    before, target, handled = session.before, session.target, sys.exc_info()[1]
     try:
         _refuse_as_found(before, target, session.journal)
         with session.rolled_back(), inside_gfxgraph(), without_graphs_of_inductor():
@@ -357,6 +360,7 @@ def _why_unlike(
         session.reads.put_back(before.python)
         if interrupt_in(error):
             raise
+        let_go(error, handled)
         return str(error) if isinstance(error, (GfxGraphError, Unexpected)) else one_line(error)
     finally:
         with LOCK:

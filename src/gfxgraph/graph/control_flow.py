@@ -26,7 +26,7 @@ from ..device import PoolHandle, current_device, index_of
 from ..device.base import Body, Decision
 from ..device.operators import draws_in, is_composite, run_composite
 from ..device.overrides import UnwrappedDispatchMode, WithoutModes, are_spread
-from ..errors import ArgumentError, CaptureError, GfxGraphError, one_line
+from ..errors import ArgumentError, CaptureError, GfxGraphError, let_go, one_line
 from ..interpose.interrupts import interrupt_in
 from ..interpose.opaque import opaque
 from ..interpose.patch import intercept
@@ -434,6 +434,7 @@ def _trial(recorder: Recorder, what: Choice | Loop, index: int) -> str:
         gradients = torch.is_grad_enabled()
     graph = NativeGraph()
     graph.is_trial = True
+    handled = sys.exc_info()[1]
     try:
         host.one_shots.refuse("and would be captured on trial")
         with LOCK, no_garbage_collection(), recorder.on_trial(), _captured(graph, recorder, index):
@@ -446,6 +447,7 @@ def _trial(recorder: Recorder, what: Choice | Loop, index: int) -> str:
     except (Exception, SystemExit, GeneratorExit) as error:
         if interrupt_in(error):
             raise
+        let_go(error, handled)
         return str(error) if isinstance(error, GfxGraphError) else one_line(error)
     finally:
         with recorder.unseen():

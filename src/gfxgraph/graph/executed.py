@@ -11,7 +11,6 @@ which is left alone where a debugger or a coverage tool uses it.
 from __future__ import annotations
 
 import dis
-import functools
 import gc
 import inspect
 import logging
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 
 from ..forking import in_child, new_lock
-from ..interpose.codes import address
+from ..interpose.codes import address, per_code
 from ..interpose.dynamo import frames_compiled, is_guard, opaque
 from ..interpose.source import CLOSED
 from ..record.journal import inside_no_graph
@@ -192,10 +191,10 @@ def _is_no_doing(frame: types.FrameType) -> bool:
     return False
 
 
-@functools.lru_cache(maxsize=4096)
+@per_code
 def _binds_outside(code: types.CodeType) -> bool:
     """Whether it binds a variable of a function around it."""
-    return any(
+    return bool(code.co_freevars) and any(
         step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in code.co_freevars
         for step in dis.get_instructions(code)
     )

@@ -14,7 +14,6 @@ something happened that its key does not tell: see :attr:`Repeats.doubts`.
 
 from __future__ import annotations
 
-import dis
 import inspect
 import itertools
 import types
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ..interpose.codes import address, per_code
+from ..interpose.codes import address, arguments_of, per_code
 from ..interpose.frames import NOTHING, Stack, places_of, variables_of
 from ..record.again import Done
 from ..record.answers import Size
@@ -375,7 +374,7 @@ def _given_to(code: types.CodeType) -> list[int] | None:
     that is not known."""
     if not code.co_flags & inspect.CO_OPTIMIZED or code.co_flags & _NOT_PLAIN_CODE:
         return None
-    if any(step.opname == "RAISE_VARARGS" and not step.arg for step in dis.get_instructions(code)):
+    if not all(arguments_of("RAISE_VARARGS", code)):
         return None  # what it raises again may be what is handled around it
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)

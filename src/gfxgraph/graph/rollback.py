@@ -10,6 +10,7 @@ import contextvars
 import gc
 import logging
 import operator
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,7 +21,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..device import Device, index_of
-from ..errors import CaptureError
+from ..errors import CaptureError, let_go
 from ..interpose.dynamo import Uncompiled
 from ..record.collectives import refused
 from ..record.effects import KnownTensors, UndoLog, Unexpected, storage_key
@@ -134,12 +135,14 @@ def run_and_roll_back(
     # Beside another thread it has to be seen what the run stores in Python.
     is_alone = is_only_thread()
     if template is not None and template.plain and is_alone:
+        handled = sys.exc_info()[1]
         try:
             with only_computes(template, device, index, inputs):
                 result = function(*args, **kwargs)
             return result, False
         except Unexpected as surprise:
             log(logging.DEBUG, "not_alike", because=str(surprise))
+            let_go(surprise, handled)
     # The state of the capture knows what the function has executed.
     like = None if template is None else template.state
     roots: dict[str, object] = {"the function": function}

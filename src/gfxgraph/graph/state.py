@@ -13,7 +13,6 @@ import builtins
 import contextlib
 import copy
 import dataclasses
-import dis
 import functools
 import sys
 import types
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..interpose.codes import address, per_code
+from ..interpose.codes import address, arguments_of, per_code
 from ..interpose.dynamo import is_installed
 from ..interpose.source import CLOSED, global_names
 from ..record.effects import storage_key
@@ -894,12 +893,11 @@ def _packages(root: Any) -> Iterator[str]:
             yield from _packages(wrapped["__wrapped__"])
 
 
-@functools.lru_cache(maxsize=4096)
+@per_code
 def _stored(code: types.CodeType) -> frozenset[str]:
     """The global names that a function and the functions in it bind."""
     inner = (_stored(const) for const in code.co_consts if type(const) is types.CodeType)
-    steps = dis.get_instructions(code) if _STORE_GLOBAL in code.co_code[::2] else ()
-    own = (str(step.argval) for step in steps if step.opcode == _STORE_GLOBAL)
+    own = (code.co_names[at] for at in arguments_of("STORE_GLOBAL", code))
     return frozenset(own).union(*inner)
 
 
@@ -907,12 +905,7 @@ def _stored(code: types.CodeType) -> frozenset[str]:
 def _bound(code: types.CodeType) -> frozenset[str]:
     """The names of attributes that a function and the functions in it bind or may bind."""
     inner = (_bound(const) for const in code.co_consts if type(const) is types.CodeType)
-    steps = dis.get_instructions(code) if _STORE_ATTR in code.co_code[::2] else ()
-    own = {str(step.argval) for step in steps if step.opcode == _STORE_ATTR}
+    own = {code.co_names[at] for at in arguments_of("STORE_ATTR", code)}
     if any(name in ("setattr", "__setattr__") for name in code.co_names):
         own.update(const for const in code.co_consts if type(const) is str)
     return frozenset(own).union(*inner)
-
-
-_STORE_ATTR = dis.opmap["STORE_ATTR"]
-_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]

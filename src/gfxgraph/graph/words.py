@@ -228,7 +228,7 @@ _VERSION = 3 * _WORD  # behind the count of references, the class and the number
 @functools.lru_cache(maxsize=1)
 def _has_versions() -> bool:
     return sys.version_info < (3, 12) and tells_all(
-        lambda space: lambda: _read(id(space) + _VERSION, 1)
+        lambda space: lambda: _word(id(space) + _VERSION)
     )
 
 
@@ -269,7 +269,7 @@ def of_object(
     words.append((stage, id(item) + _WORD, id(kind)))
     if own is not None:
         places = [id(item) + at for at in _places_of_dict(kind)]
-        at = next((at for at in places if _read(at, 1) == [id(own)]), None)
+        at = next((at for at in places if _word(at) == id(own)), None)
         if at is None:
             return None
         words.append((stage, at, id(own)))
@@ -287,7 +287,7 @@ def of_list(item: list[Any], held: Sequence[object]) -> list[Word] | None:
         return None
     words = [(HEAD, id(item) + 2 * _WORD, len(held))]
     if held:
-        (start,) = _read(id(item) + 3 * _WORD, 1) or (0,)
+        start = _word(id(item) + 3 * _WORD) or 0
         words.append((HEAD, id(item) + 3 * _WORD, start))
         words += [(INNER, start + n * _WORD, id(value)) for n, value in enumerate(held)]
     return _as_now(words)
@@ -478,13 +478,21 @@ def _read(at: int, count: int) -> list[int]:
     return [int(word) for word in memory[first : first + count]]
 
 
+def _word(at: int) -> int | None:
+    """The word at an address; ``None``: it cannot be read."""
+    memory = _memory()
+    if memory is None or at % _WORD or not _FIRST <= at < _END - _WORD:
+        return None
+    return memory.item((at - _FIRST) // _WORD)  # type: ignore[no-any-return]
+
+
 def _read_as(stage: int, start: int, offsets: Iterable[int]) -> list[Word]:
-    return [(stage, start + at, (_read(start + at, 1) or [0])[0]) for at in offsets]
+    return [(stage, start + at, _word(start + at) or 0) for at in offsets]
 
 
 def _as_now(words: list[Word]) -> list[Word] | None:
     """``words``, if they say what stands there now."""
-    return words if all(_read(at, 1) == [word] for _, at, word in words) else None
+    return words if all(_word(at) == word for _, at, word in words) else None
 
 
 def _inner(tensor: torch.Tensor) -> int | None:
@@ -560,7 +568,7 @@ def _found_layout() -> _Layout:
     end, noise = _end_of(at_offset)
     data = _only(_block(storage._cdata), [storage.data_ptr()], first=True)
     gone = StorageWeakRef(torch.empty(1).untyped_storage())
-    if _read(gone.cdata + data * _WORD, 1) != [0]:
+    if _word(gone.cdata + data * _WORD) != 0:
         raise LookupError("a storage that is gone keeps the address of its data")
     autograd, requires_grad, grad_fn = _of_autograd(shape)
     keys = _only(words, [torch._C._dispatch_keys(probe).raw_repr()])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, TypeVar
 
-__all__ = ["address", "per_code"]
+__all__ = ["address", "arguments_of", "per_code"]
 
 _T = TypeVar("_T")
 _MAX_CODES = 16384
@@ -38,3 +39,20 @@ def per_code(fact: Callable[[CodeType], _T]) -> Callable[[CodeType], _T]:
         return found[1]
 
     return remembered
+
+
+def arguments_of(name: str, code: CodeType) -> Iterator[int]:
+    """The argument of each instruction of that name in ``code``.
+
+    Without :mod:`dis`, which takes a hundred times as long and tells much more.
+    """
+    words, opcode = code.co_code, dis.opmap[name]
+    opcodes, numbers = words[::2], words[1::2]
+    at = opcodes.find(opcode)
+    while at >= 0:
+        found, before = numbers[at], at
+        while before and opcodes[before - 1] == dis.EXTENDED_ARG:
+            before -= 1
+            found |= numbers[before] << 8 * (at - before)
+        yield found
+        at = opcodes.find(opcode, at + 1)

@@ -176,7 +176,8 @@ def _layout() -> _Layout | None:
         return None
 
     def probe(first: object, second: object, third: object) -> _Layout | None:
-        frame = sys._getframe()
+        # Not in a variable: the frame would hold itself, and its callers with what they work with.
+        mine, hashed = id(sys._getframe()), address(sys._getframe()) << 4
         wanted = [id(first), id(second), id(third)]
 
         def words(address: int) -> list[int]:
@@ -189,16 +190,16 @@ def _layout() -> _Layout | None:
             return next((_WORD * n for n in places), None)
 
         if sys.version_info < (3, 11):
-            at = found(words(id(frame)))
-            is_known = at is not None and id(frame) == address(frame) << 4
+            at = found(words(mine))
+            is_known = at is not None and mine == hashed
             return _Layout(None, None, at) if is_known and at is not None else None
         # After the frame before it comes a pointer to the inner one.
         inner = 3 * _WORD
-        held = words(words(id(frame))[3])
+        held = words(words(mine)[3])
         at = found(held)
-        if at is None or id(frame) not in held or id(frame) != address(frame) << 4:
+        if at is None or mine not in held or mine != hashed:
             return None
-        return _Layout(inner, _WORD * held.index(id(frame)), at)
+        return _Layout(inner, _WORD * held.index(mine), at)
 
     return probe(object(), object(), object())
 

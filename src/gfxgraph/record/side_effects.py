@@ -41,6 +41,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..errors import let_go
 from ..forking import in_child
 from ..interpose.codes import per_code
 from ..interpose.interrupts import interrupt_in
@@ -257,6 +258,7 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
         CaptureError: it is about to.
     """
     met: list[tuple[str, str, Source]] = []
+    handled = sys.exc_info()[1]
 
     def tell(rule: str, what: str) -> bool:
         if not let_pass():
@@ -269,7 +271,8 @@ def no_side_effects(let_pass: Callable[[], bool] = lambda: False) -> Iterator[No
     except (Exception, Unexpected) as error:
         if not met or interrupt_in(error):
             raise
-    if met:  # outside of the handler: the error there holds the tensors of the run
+        let_go(error, handled)
+    if met:  # outside of the handler: nobody is to see that error
         raise explain(*met[0])
 
 
