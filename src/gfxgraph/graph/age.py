@@ -15,26 +15,29 @@ _FROZEN_BY_PYTHON = 1000
 
 # How many objects were aged since the last full collection, and how many full ones there were then.
 _aged, _collections = 0, 0
-# So many may be aged before anybody counts all objects.
-_limit = 100_000
+# When to count all objects again, and how many there were before anything was aged.
+_limit, _others = 100_000, 0
 
 
 def collect_what_is_due() -> None:
-    """Collect garbage if, since that was done last, more was aged than there are other objects.
+    """Collect garbage once there are twice as many objects as before we began to age some.
 
     Python runs a full collection once enough objects have grown old by themselves. Those that we
     have aged it does not count, so their cycles would stay, and the tensors in them.
     """
-    global _aged, _collections, _limit
+    global _aged, _collections, _limit, _others
     collections = gc.get_stats()[-1]["collections"]
     if collections != _collections:
-        _aged, _collections = 0, collections
+        _aged, _collections, _limit, _others = 0, collections, 100_000, 0
     if _aged <= _limit or not gc.isenabled():
         return
-    _limit = max(_limit, len(gc.get_objects()) - _aged)
-    if _aged > _limit:
+    count = len(gc.get_objects())
+    # Most of those that were aged may be gone by now, as what is not in cycles is.
+    _others = _others or max(count - _aged, count // 2)
+    if count > 2 * _others:
         gc.collect()
-        _limit = 100_000
+    else:
+        _limit = _aged + max(2 * _others - count, count // 10)
 
 
 def grow_old() -> None:
