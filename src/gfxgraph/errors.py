@@ -157,7 +157,7 @@ def let_go(error: BaseException, handled: BaseException | None) -> None:
     for found in todo:  # which grows meanwhile
         if found is not None and id(found) not in seen:
             seen.add(id(found))
-            found.__traceback__ = None
+            BaseException.with_traceback(found, None)  # which a frozen class cannot forbid
             todo += [found.__cause__, found.__context__]
 
 

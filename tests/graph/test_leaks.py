@@ -10,6 +10,7 @@ import traceback
 import tracemalloc
 import types
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -237,10 +238,24 @@ RUNS: list[int] = []
 
 
 def raising(x):
-    """The run that is recorded raises an error, from the third call on not even that is new."""
+    """The run that is recorded raises an error."""
     RUNS.append(len(RUNS))
     if len(RUNS) % 2 == 0:
         raise ValueError("not again")
+    return x * 2
+
+
+@dataclass(frozen=True)
+class Fixed(Exception):
+    """Takes no attribute, no traceback either."""
+
+    text: str
+
+
+def raising_what_is_frozen(x):
+    RUNS.append(len(RUNS))
+    if len(RUNS) % 2 == 0:
+        raise Fixed("not again")
     return x * 2
 
 
@@ -253,7 +268,7 @@ def drawing(x):
     return x * random.random()
 
 
-@pytest.mark.parametrize("fn", [raising, opening, drawing])
+@pytest.mark.parametrize("fn", [raising, raising_what_is_frozen, opening, drawing])
 def test_a_capture_that_fails_leaves_nothing_to_the_collector(device, fn):
     def left():
         return sum(type(item) in (types.FrameType, torch.Tensor) for item in gc.get_objects())
