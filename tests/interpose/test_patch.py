@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.interpose import patch, source
+from gfxgraph.interpose import patch
 from gfxgraph.interpose.modules import import_whole, loaded
 from gfxgraph.interpose.patch import find, intercept, override, substitute
 
@@ -330,64 +330,6 @@ def test_a_path_is_found_only_where_it_is_loaded():
 # All that the library ever replaces.
 
 
-def test_a_stand_in_is_used_again(module):
-    with intercept(module, "function", ours):
-        first = module.function
-    with intercept(module, "function", ours):
-        assert module.function is first and module.function(1) == ("ours", ("function", 1))
-    assert module.function is not first
-
-
-@pytest.mark.parametrize("name", ["function", "method", "inherited", "static", "of_class"])
-def test_but_not_for_another_function(module, monkeypatch, name):
-    owner = module if name == "function" else Thing
-    call = CALLS.get(name, lambda thing: module.function(2))
-    with intercept(owner, name, ours):
-        before = call(Thing())
-    monkeypatch.setattr(
-        Base if name == "inherited" else owner, name, staticmethod(lambda *args: "another")
-    )
-    with intercept(owner, name, ours):
-        assert call(Thing()) == ("ours", "another")
-    monkeypatch.undo()
-    with intercept(owner, name, ours):
-        assert call(Thing()) == before
-
-
-def test_a_stand_in_that_somebody_has_put_back_is_taken_out_by_the_next_user(module):
-    before = module.function
-    with intercept(module, "function", ours):
-        found = module.function
-    module.function = found
-    assert module.function(1) == ("function", 1)
-    with intercept(module, "function", ours):
-        assert module.function(1) == ("ours", ("function", 1))
-    assert module.function is before
-
-
-@torch.no_grad()
-def test_a_first_call_leaves_no_cycle_of_ours_to_the_collector(device, monkeypatch):
-    """A recording ages all objects, so that a collection may be long in coming."""
-    monkeypatch.setattr(patch, "_left", {})  # other tests may have filled it
-    model, x = torch.nn.Linear(4, 4).to(device), torch.ones(2, 4, device=device)
-    graphs = [gfxgraph.graphed(model) for _ in range(3)]
-    graphs[0](x), graphs[1](x)  # whatever is made once is there now
-    gc.collect()
-    gc.disable()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        graphs[2](x)
-        gc.collect()
-        found = [item for item in gc.garbage if type(item).__module__.startswith("gfxgraph")]
-        functions = [f for f in gc.garbage if isinstance(f, types.FunctionType)]
-        found += [f for f in functions if source.is_ours(f.__code__.co_filename)]
-    finally:
-        gc.set_debug(0)
-        gc.enable()
-        gc.garbage.clear()
-    assert graphs[2].stats().captures == 1 and not found
-
-
 @pytest.fixture
 def inventory(monkeypatch):
     """Remembers what was where each attribute is that somebody replaces from now on."""
@@ -401,7 +343,6 @@ def inventory(monkeypatch):
         init(place, owner, name)
 
     monkeypatch.setattr(patch._Place, "__init__", remembering)
-    monkeypatch.setattr(patch, "_left", {})  # so that each is made anew
     return found
 
 

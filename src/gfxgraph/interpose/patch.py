@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import BuiltinFunctionType, ClassMethodDescriptorType
 from typing import Any, TypeVar
@@ -127,8 +128,15 @@ def substitute(owner: Any, name: str, value: Any, *, everywhere: bool = False) -
         value: what takes the place of the object.
         everywhere: for all threads. Default: for this one.
     """
-    key = id(owner), name, _Object
-    return _enter(key, lambda: _Object(owner, name), value, everywhere)
+
+    def place() -> _Place:
+        for retired in _retired:
+            if retired.owner is owner and retired.name == name and retired.stands_for_what_is_there:
+                _retired.remove(retired)
+                return retired
+        return _Object(owner, name)
+
+    return _enter((id(owner), name, _Object), place, value, everywhere)
 
 
 def override(
@@ -167,13 +175,7 @@ def _enter(
     with _lock:
         place = _places.get(key)
         if place is None or not (place.users or place.is_ours(place.get())):
-            kept = _left.pop(key, None)
-            if kept is not None and not kept.fits():
-                _left[key, id(kept)] = kept  # somebody may still find it
-                kept = None
-            place = kept or make()
-            place.begin()
-            _places[key] = place
+            place = _places[key] = make()
         claim = Claim(place, ours, everywhere, lasts)
         place.users.add(claim)
         claim._claims.append(claim)
@@ -190,18 +192,15 @@ class _Place:
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name  # the owner is kept: its id is a key
+        self.users: set[Claim] = set()
+        self.everywhere: list[Claim] = []
+        self._local = threading.local()
         self._before = self.get()
         self.original = self._before
         if self._before is _MISSING:  # inherited, or a module makes it when it is asked for
             self.original = getattr(owner, name, _MISSING)
         self.ours = _MISSING
         self._installed = False
-
-    def begin(self) -> None:
-        """Nobody uses it. Made anew: what a run of the function changes, it has not made before."""
-        self.users: set[Claim] = set()
-        self.everywhere: list[Claim] = []
-        self._local = threading.local()
 
     def get(self) -> Any:
         """The value of the owner itself, not an inherited one."""
@@ -254,49 +253,15 @@ class _Place:
             del _places[key]
 
 
-class _Kept(_Place):
-    """Its stand-in is used again: to make one takes longer than to use it."""
-
+class _Calls(_Place):
     def __init__(self, owner: Any, name: str) -> None:
         super().__init__(owner, name)
-        self.before = self.found()  # what the stand-in stands for
-
-    def fits(self) -> bool:
-        """Whether the stand-in stands for what is there now, or is there itself."""
-        found = self.found()
-        # What a module makes when it is asked for may be another one by now.
-        is_known = found is not _MISSING or isinstance(self.owner, type)
-        return self.is_ours(found) or (found is self.before and is_known)
-
-    def found(self) -> Any:
-        """What there is now, its owner's own or inherited."""
-        found, owner = self.get(), self.owner
-        if found is _MISSING and isinstance(owner, type):
-            inherited = (vars(c)[self.name] for c in owner.__mro__[1:] if self.name in vars(c))
-            return next(inherited, _MISSING)
-        return found
-
-    def forget(self) -> None:
-        """Begin anew, but keep the stand-in."""
-        super().forget()
-        _left[id(self.owner), self.name, type(self)] = self
-        while len(_left) > _MOST_LEFT:
-            del _left[next(iter(_left))]
-
-
-# The places that everybody has left, those left last at the end. Up to Python 3.13 print() does not
-# hold sys.stdout while it writes to it: a stand-in that another thread's print() has found must not
-# be freed when we take it out. A recording replaces some 140 attributes.
-_left: dict[tuple[Any, ...], _Kept] = {}
-_MOST_LEFT = 256
-
-
-class _Calls(_Kept):
-    def __init__(self, owner: Any, name: str) -> None:
-        super().__init__(owner, name)
-        before = self.before
-        if before is _MISSING and not isinstance(owner, type):
+        before = self._before
+        if before is _MISSING:
             before = self.original
+            if isinstance(owner, type):
+                inherited = (vars(c)[name] for c in owner.__mro__[1:] if name in vars(c))
+                before = next(inherited, _MISSING)
         self._base, wrap = _taken_apart(self, before, isinstance(owner, type))
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -388,10 +353,25 @@ class _StandIn(type):
         return getattr(cls.original, name)
 
 
-class _Object(_Kept):
+class _Object(_Place):
     def __init__(self, owner: Any, name: str) -> None:
         super().__init__(owner, name)
         self.ours = _Proxy(self)
+
+    @property
+    def stands_for_what_is_there(self) -> bool:
+        """Whether the stand-in still fits the attribute."""
+        return self.get() is self._before
+
+    def forget(self) -> None:
+        """Begin anew, but keep the proxy."""
+        super().forget()
+        _retired.append(self)
+
+
+# Up to Python 3.13 print() does not hold sys.stdout while it writes to it: a proxy that another
+# thread's print() has found must not be freed when we take it out.
+_retired: deque[_Object] = deque(maxlen=64)
 
 
 def _of_current(function: Callable[..., Any]) -> Callable[..., Any]:
