@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import gfxgraph
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -270,7 +271,7 @@ def stored(space: dict[str, Any], take: bool = False) -> Any:
     return found
 
 
-@pytest.mark.parametrize("beside", ["alone", "thread"])
+@pytest.mark.parametrize("beside", sampled(["alone", "thread"], 2))
 @pytest.mark.parametrize("name", STORED_BY_SOME)
 @torch.no_grad()
 def test_what_calls_of_some_sizes_do_is_done_in_each(
@@ -417,7 +418,7 @@ def test_what_only_the_whole_of_some_calls_reads_is_seen_where_they_are_cut(devi
             assert torch.equal(pool(x), fn(x))
 
 
-@pytest.mark.parametrize("beside", ["alone", "thread"])
+@pytest.mark.parametrize("beside", sampled(["alone", "thread"], 2))
 @pytest.mark.parametrize("name", DELETED_BY_SOME)
 @torch.no_grad()
 def test_what_runs_with_made_arguments_delete_is_there_again(device, name, beside):
@@ -529,7 +530,7 @@ CACHED = {
 }
 
 
-@pytest.mark.parametrize("maxsize", [None, 32])
+@pytest.mark.parametrize("maxsize", sampled([None, 32], 2))
 @pytest.mark.parametrize("name", CACHED)
 def test_calls_with_made_sizes_leave_no_entry_in_a_cache_in_c(device, name, maxsize):
     scales = {"graphed": 2.0, "eager": 2.0}

@@ -486,7 +486,7 @@ USES = {
 
 
 @pytest.mark.parametrize("is_part", [False, True], ids=["whole", "part"])
-@pytest.mark.parametrize("since", [0, 4])
+@pytest.mark.parametrize("since", sampled([0, 4], 2))
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
 def test_what_a_function_between_graphs_writes_to_an_intermediate_is_what_the_call_uses(
     device, use, since, is_part

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gfxgraph
+from tests.helpers.sampled import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -64,7 +65,7 @@ def compared(pool: Any, fn: Any, calls: Any) -> None:
         torch.testing.assert_close(pool(*args), fn(*args), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", sampled(ORDERS, 2))
 @pytest.mark.parametrize("name", GATED)
 @torch.no_grad()
 def test_zeros_in_an_argument_hide_no_size(device, name, order):
@@ -101,7 +102,7 @@ def test_whole_numbers_that_are_indices_stay_within_the_table(device):
     assert not pool.stats().refused and pool.stats().replays >= 7
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", sampled(ORDERS, 2))
 @pytest.mark.parametrize("name", GATED)
 @torch.no_grad()
 def test_zeros_in_a_padded_argument_hide_no_size(device, name, order):
@@ -135,7 +136,7 @@ class Gated(nn.Module):
 
 
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("kind", ["zeros", "ones", "of a layer"])
+@pytest.mark.parametrize("kind", sampled(["zeros", "ones", "of a layer"], 3))
 @pytest.mark.parametrize("name", GATED)
 @torch.no_grad()
 def test_weights_of_one_number_hide_no_size(device, name, kind, captured):
