@@ -16,7 +16,8 @@ _FROZEN_BY_PYTHON = 1000
 # How many objects were aged since the last full collection, and how many full ones there were then.
 _aged, _collections = 0, 0
 # When to count all objects again, and how many there were before anything was aged.
-_limit, _others = 100_000, 0
+_FIRST_LIMIT = 100_000
+_limit, _others = _FIRST_LIMIT, 0
 
 
 def collect_what_is_due() -> None:
@@ -28,7 +29,7 @@ def collect_what_is_due() -> None:
     global _aged, _collections, _limit, _others
     collections = gc.get_stats()[-1]["collections"]
     if collections != _collections:
-        _aged, _collections, _limit, _others = 0, collections, 100_000, 0
+        _aged, _collections, _limit, _others = 0, collections, _FIRST_LIMIT, 0
     if _aged <= _limit or not gc.isenabled():
         return
     count = len(gc.get_objects())
